@@ -1,0 +1,1 @@
+"""redsched: a lightweight scheduler for workflows that lives in one Redis."""
