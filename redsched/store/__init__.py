@@ -1,0 +1,69 @@
+"""The state of an installation in Redis: pools, shards and the control cell behind one `Store`."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from redsched.keys import Keys
+from redsched.store.control import ControlStore
+from redsched.store.pool import PoolStore
+from redsched.store.shard import ShardStore
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from redsched.settings import Settings
+    from redsched.store.connect import Clients
+    from redsched.store.scripts import Scripts
+
+
+class Store:
+    """One process' way to Redis. Open it after a fork, or call `fork_safe_reset` in the child."""
+
+    def __init__(self, settings: Settings, clients: Clients, *, plain: bool = False) -> None:
+        from redsched.store.scripts import Scripts
+
+        self.settings = settings
+        self.keys = Keys(settings.namespace)
+        self.clients = clients
+        self.scripts: Scripts = Scripts(clients.scripts, plain=plain)
+        self.pool = PoolStore(self)
+        self.shard = ShardStore(self)
+        self.control = ControlStore(self)
+        self._shards: int | None = None
+
+    @classmethod
+    def open(cls, settings: Settings, role: str) -> Store:
+        """Connects lazily: raises nothing about the network before the first call."""
+        from redsched.store.connect import connect
+
+        return cls(settings, connect(settings, role))
+
+    @property
+    def client(self) -> Redis:
+        """For plain reads and for the few writes that are no run state."""
+        return self.clients.scripts
+
+    @property
+    def reader(self) -> Redis:
+        return self.clients.reader
+
+    @property
+    def shards(self) -> int:
+        """Number of shards of this installation; fixed by its first process."""
+        if self._shards is None:
+            self._shards = self.control.shards(self.settings.shards)
+        return self._shards
+
+    def translate(self) -> AbstractContextManager[Any]:
+        from redsched.store.connect import translate
+
+        return translate()
+
+    def fork_safe_reset(self) -> None:
+        """In a forked child: leave the parent's connections alone and open own ones at the next call."""
+        self.clients.reset()
+
+    def close(self) -> None:
+        self.clients.close()

@@ -1,0 +1,22 @@
+-- worker_beat: a worker says that it lives. It gets a small number, stable for its name, which stands for it in records.
+-- cell: control
+-- keys: workers worker_info worker_numbers worker_names
+-- args: worker ttl_ms info
+-- returns: its number
+-- errors: none
+-- cost: O(log workers)
+-- include: lib/clock.lua
+local now = clock.now()
+redis.call('ZADD', workers, string.format('%d', now + ttl_ms), worker)
+redis.call('HSET', worker_info, worker, info)
+for _, gone in ipairs(redis.call('ZRANGEBYSCORE', workers, '-inf', now - 86400000, 'LIMIT', 0, 100)) do
+  redis.call('ZREM', workers, gone)
+  redis.call('HDEL', worker_info, gone)
+end
+local number = redis.call('HGET', worker_numbers, worker)
+if not number then
+  number = redis.call('HLEN', worker_numbers) + 1
+  redis.call('HSET', worker_numbers, worker, number)
+  redis.call('HSET', worker_names, number, worker)
+end
+return tonumber(number)

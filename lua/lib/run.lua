@@ -1,0 +1,321 @@
+-- include: lib/record.lua
+-- include: lib/rules.lua
+-- include: lib/plan.lua
+-- include: lib/retry.lua
+-- The life of a run and its tasks. Every change of run state goes through here, so that counters, sets, limits and the outbox
+-- move together. A task's own flip from unsettled to settled guards every counter: what is said twice is counted once.
+-- Work that would take long (fans, long chains of skips) stops at a budget and goes on through the inbox.
+local run = { budget = 1000, dags = {}, opened = {}, touched = {}, offers = {}, ended = {}, work = {}, next_work = 1 }
+
+function run.begin(prefix, inbox, now)
+  run.prefix, run.inbox, run.now = prefix, inbox, now
+end
+
+-- ---------------------------------------------------------------- looking
+
+function run.dag(id)
+  local d = run.dags[id]
+  if d ~= nil then return d end
+  local v = redis.call('HMGET', run.prefix .. 'dag:' .. id, 'version', 'team', 'paused', 'max_active_runs', 'max_active_tasks', 'generation')
+  d = false
+  if v[1] then
+    local p = run.prefix
+    d = { id = id, team = v[2], paused = v[3] == '1', max_runs = tonumber(v[4]), max_tasks = tonumber(v[5]), generation = v[6],
+      name = v[6] == '0' and id or (id .. '~' .. v[6]),
+      busy_key = p .. 'busy:' .. id, parked_key = p .. 'parked:' .. id, active_key = p .. 'active:' .. id, queue_key = p .. 'queue:' .. id }
+  end
+  run.dags[id] = d
+  return d
+end
+
+function run.key(kind, dag, id)
+  return run.prefix .. kind .. ':' .. dag .. ':' .. id
+end
+
+-- The run, or nil if it is gone, packed, or belongs to an earlier DAG of the same id.
+function run.open(name, id)
+  local known = run.opened[name .. '/' .. id]
+  if known ~= nil then return known or nil end
+  local dag, generation = string.match(name, '^([^~]+)~?(%d*)$')
+  local d = run.dag(dag)
+  local r = false
+  if d and d.name == name then
+    local key = run.key('run', dag, id)
+    local v = redis.call('HMGET', key, 'state', 'head', 'cleared')
+    if v[1] then
+      local version, digest, kind, logical, created, flags = string.match(v[2], '^(%d+),(%w+),(%a+),(%-?%d*),(%d+),(%a*)$')
+      r = { dag = d, id = id, key = key, state = v[1], version = version, kind = kind, logical = logical, created = tonumber(created),
+        flags = flags, cleared = v[3], plan = plan.open(run.prefix, dag, digest), ready_key = run.key('ready', dag, id) }
+    end
+  end
+  run.opened[name .. '/' .. id] = r
+  return r or nil
+end
+
+-- The run, index, record and attempt number that an attempt id names; the record is nil if the task is in `none`.
+function run.attempt(id)
+  local name, run_id, index, attempt = string.match(id, '^([^/]+)/([^/]+)/(%d+)/(%d+)$')
+  local r = name and run.open(name, run_id)
+  if not r then return nil end
+  return r, index, record.decode(redis.call('HGET', r.key, index)), tonumber(attempt)
+end
+
+function run.since(r, ms)
+  return string.format('%d', math.max(0, ms - r.created))
+end
+
+-- ---------------------------------------------------------------- ready: limits, outbox, offers
+
+function run.offer(r, index, attempt)
+  local task, d, o = plan.task(r.plan, index), r.dag, run.offers
+  local backfill = r.kind == 'backfill'
+  o[#o + 1] = d.name .. '/' .. r.id .. '/' .. index .. '/' .. string.format('%d', attempt)
+  o[#o + 1] = task.pool
+  o[#o + 1] = task.slots
+  o[#o + 1] = task.priority
+  o[#o + 1] = backfill and d.team .. '!backfill' or d.team
+  o[#o + 1] = backfill and '0.2' or '1'
+  o[#o + 1] = r.version .. ',' .. r.logical .. ',' .. r.kind .. ',' .. r.flags
+end
+
+function run.occupancy(d)
+  if not d.busy then
+    d.busy = redis.call('SCARD', d.busy_key)
+    d.parked = redis.call('ZCARD', d.parked_key)
+  end
+  run.touched[d.id] = d
+end
+
+-- A ready task takes its place under the DAG's limits and goes into its run's ready set, from which it is offered.
+function run.admit(r, index, attempt)
+  local d = r.dag
+  redis.call('SADD', d.busy_key, r.id .. '/' .. index)
+  d.busy = d.busy + 1
+  redis.call('SADD', r.ready_key, index)
+  if not r.in_outbox then
+    redis.call('ZADD', run.prefix .. 'outbox', 'NX', run.now, d.name .. '/' .. r.id)
+    r.in_outbox = true
+  end
+  run.offer(r, index, attempt)
+end
+
+function run.ready(r, index, rec)
+  local d = r.dag
+  local last = rec and rec.attempt or 0
+  if not rec and r.cleared then
+    last = tonumber(redis.call('HGET', run.key('tries', d.id, r.id), 'last' .. index)) or 0
+  end
+  local attempt = last + 1
+  redis.call('HSET', r.key, index, record.encode({ state = 'r', attempt = attempt, failures = rec and rec.failures or 0,
+    losses = rec and rec.losses or 0, ready = run.since(r, run.now), queued = '', started = '', ended = '', worker = '' }))
+  run.occupancy(d)
+  if not d.paused and d.parked == 0 and d.busy < d.max_tasks then
+    run.admit(r, index, attempt)
+  else
+    local priority = tonumber(plan.task(r.plan, index).priority)
+    -- Smaller goes first: priority, then the age of the run; both parts together stay below 2^53.
+    redis.call('ZADD', d.parked_key, (1000 - priority) * 4000000000000 + r.created, r.id .. '/' .. index)
+    d.parked = d.parked + 1
+  end
+end
+
+function run.unready(r, index)
+  if redis.call('SREM', r.ready_key, index) == 1 and redis.call('EXISTS', r.ready_key) == 0 then
+    redis.call('ZREM', run.prefix .. 'outbox', r.dag.name .. '/' .. r.id)
+    r.in_outbox = false
+  end
+end
+
+-- The task stops occupying its DAG's limit, from whatever live state it was in.
+function run.leave(r, index, rec)
+  local d = r.dag
+  run.occupancy(d)
+  if rec.state == 'r' then
+    run.unready(r, index)
+    if d.parked > 0 then d.parked = d.parked - redis.call('ZREM', d.parked_key, r.id .. '/' .. index) end
+  end
+  d.busy = d.busy - redis.call('SREM', d.busy_key, r.id .. '/' .. index)
+end
+
+-- Parked tasks take the places that became free, in their order.
+function run.unpark(d)
+  run.occupancy(d)
+  while d.parked > 0 and not d.paused and d.busy < d.max_tasks do
+    if run.budget <= 0 then return run.continue('limits', d.id) end
+    run.budget = run.budget - 1
+    d.parked = d.parked - 1
+    local id, index = string.match(redis.call('ZPOPMIN', d.parked_key)[1], '^([^/]+)/(%d+)$')
+    local r = run.open(d.name, id)
+    local rec = r and record.decode(redis.call('HGET', r.key, index))
+    if rec and rec.state == 'r' then run.admit(r, index, rec.attempt) end
+  end
+end
+
+function run.queued(id)
+  local r, index, rec, attempt = run.attempt(id)
+  if not rec or rec.attempt ~= attempt or rec.state ~= 'r' then return end
+  rec.state, rec.queued = 'q', run.since(r, run.now)
+  redis.call('HSET', r.key, index, record.encode(rec))
+  run.unready(r, index)
+end
+
+-- ---------------------------------------------------------------- settling
+
+function run.continue(kind, id, outcome, offset)
+  redis.call('XADD', run.inbox, '*', 'kind', kind, 'id', id, 'outcome', outcome or '', 'ms', offset or 0)
+end
+
+function run.archive(r, index, rec, outcome, reason)
+  redis.call('HSET', run.key('tries', r.dag.id, r.id), index .. '.' .. string.format('%d', rec.attempt),
+    outcome .. ',' .. rec.started .. ',' .. rec.ended .. ',' .. rec.worker .. ',' .. reason)
+end
+
+function run.settle(r, index, rec, letter)
+  rec = rec or { attempt = 0, failures = 0, losses = 0, ready = '', queued = '', started = '', worker = '', ended = run.since(r, run.now) }
+  rec.state = letter
+  redis.call('HSET', r.key, index, record.encode(rec))
+  if letter == 'f' and not plan.task(r.plan, index).allow_failure then redis.call('HINCRBY', r.key, 'failed', 1) end
+  if redis.call('HINCRBY', r.key, 'left', -1) <= 0 then return run.close(r) end
+  run.work[#run.work + 1] = { r = r, index = index, letter = letter, offset = 0 }
+end
+
+function run.close(r)
+  local failed = tonumber(redis.call('HGET', r.key, 'failed')) or 0
+  run.end_as(r, failed > 0 and 'failed' or 'success')
+end
+
+function run.end_as(r, state)
+  local d = r.dag
+  r.state = state
+  redis.call('HSET', r.key, 'state', state, 'ended', run.now)
+  redis.call('DEL', r.ready_key)
+  redis.call('ZREM', run.prefix .. 'outbox', d.name .. '/' .. r.id)
+  redis.call('SREM', d.active_key, r.id)
+  redis.call('ZREM', d.queue_key, r.id)
+  redis.call('ZADD', run.prefix .. 'ended', run.now, d.name .. '/' .. r.id)
+  local e = run.ended
+  e[#e + 1] = d.id .. '/' .. r.id
+  e[#e + 1] = state
+  e[#e + 1] = string.format('%d', run.now - (tonumber(redis.call('HGET', r.key, 'started')) or run.now))
+  run.start_next(d)
+end
+
+-- One downstream task hears that an upstream settled.
+local function tell(r, child, n, rule, letter)
+  local packed = redis.pcall('HINCRBY', r.key, child, record.CLASS[letter])
+  if type(packed) ~= 'number' then return end -- it has a record: decided already
+  local verdict = rules.decide[rule](n, record.counts(packed))
+  if verdict == 'r' then
+    run.ready(r, child)
+  elseif verdict then
+    run.settle(r, child, nil, verdict)
+  end
+end
+
+-- A task that its upstream did not choose is skipped directly, unless it has been decided.
+local function skip(r, child)
+  local value = redis.call('HGET', r.key, child)
+  if not value or not record.decode(value) then run.settle(r, child, nil, 'k') end
+end
+
+local function skipped_by_choice(item)
+  if item.letter ~= 's' then return {} end
+  local set = {}
+  local list = redis.call('HGET', run.key('branches', item.r.dag.id, item.r.id), item.index)
+  for child in string.gmatch(list or '', '%d+') do set[child] = true end
+  return set
+end
+
+-- What follows from everything that has settled in this call, as far as the budget goes.
+function run.spread()
+  while run.next_work <= #run.work do
+    local item = run.work[run.next_work]
+    local r = item.r
+    if r.state == 'running' then
+      local downstream = plan.downstream(r.plan, item.index)
+      local chosen_not = string.find(r.flags, 'b', 1, true) and skipped_by_choice(item) or {}
+      for at = item.offset * 3 + 1, #downstream, 3 do
+        if run.budget <= 0 then
+          item.offset = (at - 1) / 3
+          return run.put_back()
+        end
+        run.budget = run.budget - 1
+        local child = downstream[at]
+        if chosen_not[child] then skip(r, child) else tell(r, child, downstream[at + 1], downstream[at + 2], item.letter) end
+        if r.state ~= 'running' then break end
+      end
+    end
+    run.next_work = run.next_work + 1
+  end
+end
+
+function run.put_back()
+  for i = run.next_work, #run.work do
+    local item = run.work[i]
+    run.continue('spread', item.r.dag.name .. '/' .. item.r.id .. '/' .. item.index .. '/0', item.letter, item.offset)
+    redis.call('HINCRBY', item.r.key, 'pending', 1)
+  end
+  run.next_work = #run.work + 1
+end
+
+-- The attempt ended without success: retry within the budget of the task, else fail.
+function run.fail(r, index, rec, reason, final, retry_ms)
+  local task = plan.task(r.plan, index)
+  run.leave(r, index, rec)
+  rec.failures, rec.losses = rec.failures + 1, 0
+  run.archive(r, index, rec, 'failed', reason)
+  if final or rec.failures > task.retries then return run.settle(r, index, rec, 'f') end
+  local delay = retry_ms and math.min(retry_ms, retry.CEILING) or retry.delay_ms(task, rec.failures, r.id .. '/' .. index .. '/' .. string.format('%d', rec.attempt))
+  if delay <= 0 then return run.ready(r, index, rec) end
+  rec.state = 'w'
+  redis.call('HSET', r.key, index, record.encode(rec))
+  redis.call('ZADD', run.prefix .. 'timers', run.now + delay,
+    'retry/' .. r.dag.name .. '/' .. r.id .. '/' .. index .. '/' .. string.format('%d', rec.attempt))
+end
+
+-- Whoever held the attempt at its pool is to be told; the owner passes it on and takes it off this set.
+function run.stop(r, index, attempt)
+  redis.call('SADD', run.prefix .. 'stops', plan.task(r.plan, index).pool .. '/' .. r.dag.name .. '/' .. r.id .. '/' .. index .. '/' .. string.format('%d', attempt))
+end
+
+-- ---------------------------------------------------------------- runs
+
+function run.roots(r, offset)
+  local at = 0
+  for index in string.gmatch(redis.call('HGET', r.plan.key, 'roots'), '%d+') do
+    at = at + 1
+    if at > offset then
+      if run.budget <= 0 then return run.continue('roots', r.dag.name .. '/' .. r.id, '', at - 1) end
+      run.budget = run.budget - 1
+      run.ready(r, index)
+    end
+  end
+end
+
+function run.start(r)
+  r.state = 'running'
+  redis.call('HSET', r.key, 'state', 'running', 'started', run.now)
+  redis.call('SADD', r.dag.active_key, r.id)
+  run.roots(r, 0)
+end
+
+-- Queued runs of a DAG start in the order of their logical dates, as far as its limit allows.
+function run.start_next(d)
+  while not d.paused and redis.call('SCARD', d.active_key) < d.max_runs do
+    local id = redis.call('ZRANGE', d.queue_key, 0, 0)[1]
+    if not id then return end
+    if run.budget <= 0 then return run.continue('limits', d.id) end
+    run.budget = run.budget - 1
+    redis.call('ZREM', d.queue_key, id)
+    local r = run.open(d.name, id)
+    if r and r.state == 'queued' then run.start(r) end
+  end
+end
+
+-- Every script that includes this ends with it: what follows is done, freed places are taken.
+function run.finish()
+  run.spread()
+  for _, d in pairs(run.touched) do
+    if d.parked > 0 then run.unpark(d) end
+  end
+end

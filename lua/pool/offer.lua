@@ -1,0 +1,42 @@
+-- offer: a shard's ready tasks come to the pool. With none, only the fence is shown, so that an earlier owner can't offer any more.
+-- cell: pool
+-- keys: prefix
+-- args: shard fence cursor_ms slots_if_new ...
+-- cursor_ms: how far the shard's inbox was applied when this was decided. slots_if_new: '' if the pool must exist.
+-- The rest, six an entry: attempt id, slots, priority, group, weight, payload.
+-- returns: {NOPOOL} | {OK, one letter an entry: T taken (now or before), B behind (apply the inbox, offer again), W wider than the pool}
+-- errors: FENCED
+-- cost: O(entries log waiting)
+-- include: lib/clock.lua
+-- include: lib/pool.lua
+pool.begin(prefix, clock.now())
+local exists = pool.open()
+if not exists and slots_if_new == '' then return { 'NOPOOL' } end
+local refused = pool.refused(shard, fence)
+if refused then return refused end
+if not exists then
+  redis.call('HSET', pool.meta, 'slots', slots_if_new)
+  pool.open()
+end
+local horizon = tonumber(redis.call('HGET', pool.meta, 'horizon') or '0')
+local answer = {}
+for i = 5, #ARGV, 6 do
+  local e = { id = ARGV[i], slots = tonumber(ARGV[i + 1]), priority = tonumber(ARGV[i + 2]), group = ARGV[i + 3], weight = ARGV[i + 4],
+    payload = ARGV[i + 5], nonce = '', worker = '' }
+  local letter = 'T'
+  if redis.call('HEXISTS', pool.entries, e.id) == 0 and not redis.call('ZSCORE', pool.done, e.id) then
+    if e.slots > pool.slots and pool.slots > 0 then
+      letter = 'W'
+    elseif tonumber(cursor_ms) <= horizon then
+      letter = 'B'
+    elseif pool.busy_groups == 0 and pool.used + e.slots <= pool.slots then
+      pool.hold(e)
+    else
+      pool.wait(e)
+    end
+  end
+  answer[#answer + 1] = letter
+end
+pool.admit(#answer)
+pool.save()
+return { 'OK', table.concat(answer) }

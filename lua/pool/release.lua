@@ -1,0 +1,25 @@
+-- release: the attempts have been reported; their slots go to those who wait, in this same step.
+-- cell: pool
+-- keys: prefix
+-- args: nonce ...
+-- The rest: attempt ids.
+-- flags: flags=allow-oom
+-- returns: number released
+-- errors: none
+-- cost: O(ids log waiting)
+-- include: lib/clock.lua
+-- include: lib/pool.lua
+pool.begin(prefix, clock.now())
+if not pool.open() then return 0 end
+local released = 0
+for i = 2, #ARGV do
+  local e = pool.get(ARGV[i])
+  if e and e.nonce == nonce and (e.state == 'R' or e.state == 'S') then
+    pool.drop(e)
+    released = released + e.slots
+  end
+end
+pool.trim_done()
+pool.admit(released)
+pool.save()
+return released

@@ -1,0 +1,35 @@
+-- cancel_run: nothing of the run starts any more; what runs is stopped; its places are free at once.
+-- cell: shard
+-- keys: prefix inbox
+-- args: dag run_id
+-- returns: {OK | ENDED, state, attempts to be stopped}
+-- errors: NOTFOUND
+-- cost: O(its tasks that have begun): 10,000 tasks ~ 10 ms
+-- include: lib/clock.lua
+-- include: lib/run.lua
+run.begin(prefix, inbox, clock.now())
+local d = run.dag(dag)
+local r = d and run.open(d.name, run_id)
+if not r then
+  if redis.call('HEXISTS', prefix .. 'packed:' .. dag, run_id) == 1 then return { 'ENDED', 'ended', 0 } end
+  return redis.error_reply('NOTFOUND run ' .. run_id .. ' of DAG ' .. dag)
+end
+if r.state ~= 'running' and r.state ~= 'queued' then return { 'ENDED', r.state, 0 } end
+local stopped = 0
+local fields = redis.call('HGETALL', r.key)
+for i = 1, #fields, 2 do
+  local rec = string.find(fields[i], '^%d') and record.decode(fields[i + 1])
+  if rec and not record.SETTLED[rec.state] then
+    if record.LIVE[rec.state] then
+      run.leave(r, fields[i], rec)
+      run.stop(r, fields[i], rec.attempt)
+      stopped = stopped + 1
+    end
+    rec.state, rec.ended = 'c', run.since(r, run.now)
+    redis.call('HSET', r.key, fields[i], record.encode(rec))
+  end
+end
+run.end_as(r, 'cancelled')
+run.finish()
+redis.call('XADD', inbox, '*', 'kind', 'limits', 'id', dag)
+return { 'OK', 'cancelled', stopped }

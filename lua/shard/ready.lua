@@ -1,0 +1,29 @@
+-- ready: one page of everything in the outbox, as offers. A new owner needs no other recovery; a repeated offer is a no-op.
+-- cell: shard
+-- keys: owner meta inbox prefix
+-- args: token after limit
+-- `after` is the last dag/run of the page before, '' for the first.
+-- returns: {next dag/run or '', offers, cursor}
+-- errors: FENCED
+-- cost: O(ready tasks of `limit` runs)
+-- include: lib/clock.lua
+-- include: lib/lease.lua
+-- include: lib/run.lua
+local refused = lease.refused(owner, meta, token)
+if refused then return refused end
+run.begin(prefix, inbox, clock.now())
+local start = after == '' and 0 or (redis.call('ZRANK', prefix .. 'outbox', after) or -1) + 1
+local members = redis.call('ZRANGE', prefix .. 'outbox', start, start + limit - 1)
+for _, member in ipairs(members) do
+  local r = run.open(string.match(member, '^([^/]+)/(.+)$'))
+  if not r or r.state ~= 'running' then
+    redis.call('ZREM', prefix .. 'outbox', member)
+  else
+    for _, index in ipairs(redis.call('SMEMBERS', r.ready_key)) do
+      local rec = record.decode(redis.call('HGET', r.key, index))
+      if rec and rec.state == 'r' then run.offer(r, index, rec.attempt) end
+    end
+  end
+end
+local last = #members == tonumber(limit) and members[#members] or ''
+return { last, run.offers, redis.call('HGET', meta, 'cursor') or '0-0' }

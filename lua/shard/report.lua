@@ -1,0 +1,21 @@
+-- report: what happened to attempts, appended to the inbox; a result is stored first, under its attempt's number.
+-- cell: shard
+-- keys: prefix inbox
+-- args: ...
+-- Eight values a report: kind, attempt id, outcome, ms, worker, reason, extra (JSON or ''), result (JSON or '').
+-- returns: number of reports
+-- errors: none (a report for an attempt that is not current is found stale when it is applied)
+-- cost: O(reports)
+for i = 1, #ARGV, 8 do
+  local id, result = ARGV[i + 1], ARGV[i + 7]
+  if result ~= '' then
+    local dag, run_id, index, attempt = string.match(id, '^([^/~]+)[^/]*/([^/]+)/(%d+)/(%d+)$')
+    -- A late worker must not bring back the results of a run that has been deleted.
+    if redis.call('EXISTS', prefix .. 'run:' .. dag .. ':' .. run_id) == 1 then
+      redis.call('HSET', prefix .. 'results:' .. dag .. ':' .. run_id, index .. '.' .. attempt, result)
+    end
+  end
+  redis.call('XADD', inbox, '*', 'kind', ARGV[i], 'id', id, 'outcome', ARGV[i + 2], 'ms', ARGV[i + 3],
+    'worker', ARGV[i + 4], 'reason', ARGV[i + 5], 'extra', ARGV[i + 6])
+end
+return #ARGV / 8

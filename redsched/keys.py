@@ -1,0 +1,54 @@
+"""The only place where a Redis key is spelled.
+
+Every key belongs to one cell, and the cell is its hash tag: `{rs:s:7}:…` shard 7, `{rs:p:gpu}:…` pool gpu,
+`{rs:c}:…` control. Ids never contain `:`, `/`, `{` or `~`, so a key can be read back without doubt.
+The schema, key by key, is in `lua/README.md`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import NamedTuple
+
+
+def stable_hash(dag: str) -> int:
+    """CRC-32 of the DAG's id: the same in every process and version."""
+    return zlib.crc32(dag.encode())
+
+
+def shard_of(dag: str, shards: int) -> int:
+    return stable_hash(dag) % shards
+
+
+class AttemptId(NamedTuple):
+    """`dag/run/index/attempt`; a DAG id that was deleted and made again carries `~N` (its generation)."""
+
+    dag: str
+    run: str
+    index: int
+    attempt: int
+    generation: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> AttemptId:
+        name, run, index, attempt = text.split("/")
+        dag, _, generation = name.partition("~")
+        return cls(dag, run, int(index), int(attempt), int(generation or 0))
+
+    def __str__(self) -> str:
+        name = f"{self.dag}~{self.generation}" if self.generation else self.dag
+        return f"{name}/{self.run}/{self.index}/{self.attempt}"
+
+
+class Keys:
+    """Keys of one installation. `shard(7)`, `pool("gpu")` and `control` are prefixes: add the name."""
+
+    def __init__(self, namespace: str) -> None:
+        self.namespace = namespace
+        self.control = f"{{{namespace}:c}}:"
+
+    def shard(self, shard: int) -> str:
+        return f"{{{self.namespace}:s:{shard}}}:"
+
+    def pool(self, pool: str) -> str:
+        return f"{{{self.namespace}:p:{pool}}}:"

@@ -1,0 +1,174 @@
+"""The main path of a scheduler: inbox → advance → offers → pools, for all of its shards in two round trips.
+
+Every step may be said again: what a lost reply leaves in doubt is found in the outbox and offered once more.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from redsched.errors import Fenced, Unavailable
+from redsched.scheduler.ownership import Ownership, fence
+from redsched.store import Store
+from redsched.store.pool import DEFAULT_POOL, Offer, PoolStore
+from redsched.store.shard import Advance, Ended, ShardStore
+
+log = logging.getLogger("redsched.scheduler")
+
+# Entries a call: enough that a call's fixed cost disappears, few enough that Redis is held for some 5 ms at most.
+SLICE = 200
+# Offers and acknowledgements a call; Lua's unpack ends at 8000 values, an offer has six.
+CHUNK = 500
+
+
+@dataclass(slots=True)
+class ShardState:
+    """What the owner remembers of a shard between two turns; all of it can be found again in Redis."""
+
+    taken: list[str] = field(default_factory=list)
+    next_timer: int = 0
+    outbox: int = 0
+    more: bool = False
+    recover: bool = True
+
+
+class Dispatch:
+    """Moves the shards of one scheduler on."""
+
+    def __init__(self, store: Store, ownership: Ownership) -> None:
+        self.store = store
+        self.ownership = ownership
+        self.states: dict[int, ShardState] = {}
+        self._known_pools: set[str] = set()
+
+    def state(self, shard: int) -> ShardState:
+        return self.states.setdefault(shard, ShardState())
+
+    def sync(self) -> None:
+        """Forget the shards that are not ours any more."""
+        for shard in set(self.states) - set(self.ownership.tokens):
+            del self.states[shard]
+
+    def doubt(self) -> None:
+        """A reply was lost: look at everything that may have been in it."""
+        for state in self.states.values():
+            state.recover = True
+            state.taken.clear()
+
+    def busy(self, redis_now: int) -> list[int]:
+        """Shards that have something to do without waiting for news."""
+        return [
+            s
+            for s in self.ownership.tokens
+            if (x := self.state(s)).more or x.recover or x.taken or 0 < x.next_timer <= redis_now
+        ]
+
+    def next_timer(self) -> int:
+        return min((s.next_timer for s in self.states.values() if s.next_timer), default=0)
+
+    def pump(self, shards: Iterable[int]) -> list[Ended]:
+        """One turn for these shards; returns the runs that ended. Raises Unavailable; then call `doubt`."""
+        ended: list[Ended] = []
+        offers: dict[tuple[str, int], list[Offer]] = defaultdict(list)
+        for shard, done in self._advance([s for s in shards if s in self.ownership.tokens]):
+            ended += done.ended
+            for offer in done.offers:
+                offers[offer.pool, shard].append(offer)
+            if done.stops:
+                self._stop(shard, done.stops)
+        self._offer(offers, "")
+        for shard in [s for s, x in self.states.items() if x.recover and not x.more]:
+            self._recover(shard)
+        return ended
+
+    def _advance(self, shards: list[int]) -> list[tuple[int, Advance]]:
+        calls = []
+        for shard in shards:
+            state = self.state(shard)
+            now, state.taken = state.taken[:CHUNK], state.taken[CHUNK:]
+            calls.append(self.store.shard.advance_call(shard, self.ownership.tokens[shard], SLICE, now))
+        done = []
+        for shard, reply in zip(shards, self.store.scripts.many(calls) if calls else (), strict=True):
+            if isinstance(reply, Fenced):
+                self.ownership.deposed(shard, reply)
+                self.states.pop(shard, None)
+                continue
+            if isinstance(reply, Exception):
+                raise reply
+            answer = ShardStore.advance_answer(reply)
+            state = self.state(shard)
+            state.more, state.next_timer, state.outbox = answer.more, answer.next_timer, answer.outbox
+            done.append((shard, answer))
+        return done
+
+    def _offer(self, offers: dict[tuple[str, int], list[Offer]], cursor: str) -> None:
+        calls, where = [], []
+        for (pool, shard), some in offers.items():
+            self._note_pool(pool)
+            number = fence(self.ownership.tokens[shard])
+            for i in range(0, len(some), CHUNK):
+                part = some[i : i + CHUNK]
+                calls.append(self.store.pool.offer_call(pool, shard, number, cursor or NOW, part))
+                where.append((shard, part))
+        for (shard, part), reply in zip(where, self.store.scripts.many(calls) if calls else (), strict=True):
+            if isinstance(reply, Fenced):
+                self.ownership.deposed(shard, reply)
+                self.states.pop(shard, None)
+            elif isinstance(reply, Exception):
+                raise reply
+            elif letters := PoolStore.offer_answer(reply):
+                self._note_answers(shard, part, letters)
+
+    def _note_answers(self, shard: int, part: list[Offer], letters: str) -> None:
+        if shard not in self.ownership.tokens:
+            return
+        state = self.state(shard)
+        state.taken += [o.attempt_id for o, letter in zip(part, letters, strict=True) if letter == "T"]
+        state.recover |= "B" in letters
+
+    def _note_pool(self, pool: str) -> None:
+        """The default pool is made at first use; its name is written before, so that the leader looks after it."""
+        if pool == DEFAULT_POOL and pool not in self._known_pools:
+            with self.store.translate():
+                self.store.client.sadd(self.store.keys.control + "pools", pool)
+            self._known_pools.add(pool)
+
+    def _stop(self, shard: int, stops: list[str]) -> None:
+        self.store.shard.revoke_stops(shard)
+
+    def _recover(self, shard: int) -> None:
+        """As a new owner does: show the fence to every pool, then offer everything that the outbox holds."""
+        token = self.ownership.tokens.get(shard)
+        if token is None:
+            return
+        state = self.state(shard)
+        try:
+            for pool in self.store.pool.names():
+                self.store.pool.offer(pool, shard, fence(token), NOW, [])
+            self.reoffer(shard)
+        except Fenced as refusal:
+            self.ownership.deposed(shard, refusal)
+            self.states.pop(shard, None)
+            return
+        state.recover = False
+
+    def reoffer(self, shard: int) -> None:
+        """Offer the whole outbox again, page by page: a new owner's recovery, and what a pool refused before."""
+        after = ""
+        while True:
+            after, offers, cursor = self.store.shard.ready(shard, self.ownership.tokens[shard], after)
+            grouped: dict[tuple[str, int], list[Offer]] = defaultdict(list)
+            for offer in offers:
+                grouped[offer.pool, shard].append(offer)
+            self._offer(grouped, cursor)
+            if not after or shard not in self.ownership.tokens:
+                return
+
+
+# A fresh offer comes from the very call that made the task ready: no pool can have seen it, nor let it go.
+NOW = "9007199254740991-0"
+
+__all__ = ["Dispatch", "ShardState", "Unavailable"]

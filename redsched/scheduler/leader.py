@@ -1,0 +1,51 @@
+"""What only one process does: take back what silent workers held, and let old runs go.
+
+Every pass is bounded and shows the leader's fence to the pools; a deposed leader is refused there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+
+from redsched.errors import Fenced
+from redsched.store import Store
+
+log = logging.getLogger("redsched.scheduler")
+
+DAGS_A_PASS = 50
+RUNS_A_PASS = 200
+
+
+class Leader:
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._dags: deque[str] = deque()
+
+    def reap(self, fence: int) -> None:
+        """Losses are reported to their shards before the pools forget them: a crash between does it again."""
+        for pool in self.store.pool.names():
+            try:
+                lost = self.store.pool.reap(pool, fence)
+            except Fenced as refusal:
+                log.warning("leadership lost, fence %d: %s", fence, refusal)
+                return
+            if lost:
+                self.store.shard.lost(lost)
+                self.store.pool.reaped(pool, list(lost))
+                for attempt, worker in lost.items():
+                    log.warning("%s taken back: worker %s fell silent", attempt, worker)
+
+    def retain(self, now: int) -> int:
+        """Forget runs beyond each DAG's age and count, a few DAGs a pass; returns how many went."""
+        if not self._dags:
+            self._dags.extend(sorted(self._all_dags()))
+        gone = 0
+        for _ in range(min(DAGS_A_PASS, len(self._dags))):
+            dag = self._dags.popleft()
+            for run in self.store.shard.expired(dag, now, RUNS_A_PASS):
+                gone += self.store.shard.forget_run(dag, run)
+        return gone
+
+    def _all_dags(self) -> list[str]:
+        return [dag for shard in range(self.store.shards) for dag in self.store.shard.dags(shard)]

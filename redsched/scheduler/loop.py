@@ -1,0 +1,197 @@
+"""One loop of one thread: lease upkeep, inboxes (blocking, nothing polls), timers, offers, packing, leader work.
+
+The lease is renewed by the loop that does the work, so a wedged scheduler loses its shards. Redis' clock decides; the
+host's monotonic clock only says when to look again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+
+from redsched.errors import Unavailable
+from redsched.scheduler.dispatch import Dispatch
+from redsched.scheduler.leader import Leader
+from redsched.scheduler.ownership import Ownership, fence
+from redsched.settings import Settings
+from redsched.store import Store
+from redsched.store.shard import Ended
+
+log = logging.getLogger("redsched.scheduler")
+
+PACK_BATCH = 200
+REAP_EVERY_S = 3.0
+RETAIN_EVERY_S = 20.0
+REOFFER_EVERY_S = 2.0
+
+
+def scheduler_name() -> str:
+    """Unique for each process start, because a name that comes back must not inherit anything."""
+    return f"{socket.gethostname()[:40]}:{os.getpid()}:{secrets.token_hex(2)}"
+
+
+class Stop(BaseException):
+    """Raised by the signal handler, only while the loop waits."""
+
+
+class Scheduler:
+    """`run()` until `stop` is set; then hand everything over."""
+
+    def __init__(self, store: Store, name: str | None = None, stop: threading.Event | None = None) -> None:
+        self.store = store
+        self.ownership = Ownership(store, name or scheduler_name())
+        self.dispatch = Dispatch(store, self.ownership)
+        self.leader = Leader(store)
+        self.stop = stop or threading.Event()
+        self.waiting = False
+        self._beat_s = store.settings.lease_ms / 3000
+        self._due: dict[str, float] = {}
+        self._to_pack: set[int] = set()
+        self._clock_ahead = 0.0  # Redis' clock minus the monotonic one, in ms
+
+    # ---- time
+
+    def redis_now(self) -> int:
+        return int(time.monotonic() * 1000 + self._clock_ahead)
+
+    def _is_due(self, what: str, every_s: float) -> bool:
+        now = time.monotonic()
+        if now < self._due.get(what, 0.0):
+            return False
+        self._due[what] = now + every_s
+        return True
+
+    # ---- the loop
+
+    def run(self) -> None:
+        log.info("scheduler %s started", self.ownership.name)
+        pause, away_since = 0.0, 0.0
+        while not self.stop.is_set():
+            try:
+                self.turn()
+                if pause:
+                    log.info("Redis is back after %.1f s", time.monotonic() - away_since)
+                    pause = 0.0
+            except Unavailable as error:
+                self.dispatch.doubt()
+                if not pause:
+                    away_since = time.monotonic()
+                    log.warning("%s; trying again until it is back", error)
+                pause = min(2.0, pause * 2 or 0.05)
+                self._sleep(pause)
+            except Stop:
+                break
+        self._hand_over()
+
+    def turn(self) -> None:
+        """Upkeep, then whatever is there; waits only if nothing is."""
+        self.upkeep()
+        shards = self.dispatch.busy(self.redis_now())
+        if not shards:
+            shards = self.wait(self._wait_ms())
+        elif news := self.wait(0):
+            shards = list({*shards, *news})
+        if shards:
+            for run in self.dispatch.pump(shards):
+                self._note_ended(run)
+
+    def upkeep(self) -> None:
+        if self._is_due("beat", self._beat_s):
+            beat = self.ownership.beat()
+            self._clock_ahead = beat.now - time.monotonic() * 1000
+            self.dispatch.sync()
+            for shard in self.ownership.tokens:
+                self.dispatch.state(shard)
+        if self._is_due("reoffer", REOFFER_EVERY_S):
+            self._each(self.dispatch.reoffer, [s for s, x in self.dispatch.states.items() if x.outbox and not x.more])
+        if self._is_due("pack", 1.0):
+            self._each(self._pack, list(self._to_pack))
+        if self.ownership.leads():
+            if self._is_due("reap", REAP_EVERY_S):
+                self.leader.reap(fence(self.ownership.leader))
+            if self._is_due("retain", RETAIN_EVERY_S):
+                self.leader.retain(self.redis_now())
+
+    def _each(self, work: Callable[[int], None], shards: list[int]) -> None:
+        from redsched.errors import Fenced
+
+        for shard in shards:
+            if shard in self.ownership.tokens:
+                try:
+                    work(shard)
+                except Fenced as refusal:
+                    self.ownership.deposed(shard, refusal)
+
+    def _pack(self, shard: int) -> None:
+        runs = self.store.shard.to_pack(shard, PACK_BATCH)
+        if runs:
+            self.store.shard.pack(shard, self.ownership.tokens[shard], runs)
+        if len(runs) < PACK_BATCH:
+            self._to_pack.discard(shard)
+
+    def _note_ended(self, ended: Ended) -> None:
+        self._to_pack.add(self.store.shard.of(ended.run.partition("/")[0]))
+        level = logging.INFO if ended.state == "success" else logging.WARNING
+        log.log(level, "run %s %s in %.1f s", ended.run, ended.state, ended.ms / 1000)
+
+    # ---- waiting
+
+    def _wait_ms(self) -> int:
+        wait = max(0.0, self._due["beat"] - time.monotonic()) * 1000
+        timer = self.dispatch.next_timer()
+        if timer:
+            wait = min(wait, max(0, timer - self.redis_now()))
+        return int(min(wait, self.store.clients.block_ms)) + 1
+
+    def wait(self, ms: int) -> list[int]:
+        """Shards whose inbox holds something; what was applied is off the inbox, so reading starts at 0."""
+        shards = list(self.ownership.tokens)
+        if not shards:
+            self._sleep(ms / 1000)
+            return []
+        return self.store.shard.wait(shards, ms, self._reading)
+
+    def _reading(self, reading: bool) -> None:
+        self.waiting = reading
+        if reading and self.stop.is_set():
+            raise Stop
+
+    def _sleep(self, seconds: float) -> None:
+        self.stop.wait(seconds)
+
+    def _hand_over(self) -> None:
+        try:
+            self.ownership.leave()
+        except Unavailable as error:
+            log.warning("could not hand over, others take the shards when the lease is over: %s", error)
+        log.info("scheduler %s stopped", self.ownership.name)
+
+
+def run_scheduler(
+    settings: Settings, *, stop: threading.Event | None = None, name: str | None = None
+) -> int:
+    """A scheduler process: until SIGTERM or SIGINT, or until `stop` is set. Returns the exit code."""
+    store = Store.open(settings, "scheduler")
+    scheduler = Scheduler(store, name, stop)
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        scheduler.stop.set()
+        if scheduler.waiting:
+            scheduler.waiting = False
+            raise Stop
+
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, on_signal)
+    try:
+        scheduler.run()
+    finally:
+        store.close()
+    return 0

@@ -1,0 +1,96 @@
+"""Which shards this scheduler owns, and how it comes by them and gives them up.
+
+One heartbeat in the control cell is the lease under which all its shards stand. A shard whose owner's heartbeat is gone
+is taken by compare-and-set, with a new fence. Being deposed is normal: the shard is dropped, everything else goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from math import ceil
+
+from redsched.errors import Fenced
+from redsched.keys import stable_hash
+from redsched.store import Store
+from redsched.store.control import Beat
+
+log = logging.getLogger("redsched.scheduler")
+
+
+def holder(token: str) -> str:
+    """The scheduler in a token `scheduler:fence`."""
+    return token.rpartition(":")[0]
+
+
+def fence(token: str) -> int:
+    return int(token.rpartition(":")[2])
+
+
+def fair_share(shards: int, live: int) -> int:
+    return ceil(shards / max(1, live))
+
+
+@dataclass(slots=True)
+class Ownership:
+    """`tokens` are the shards owned now, each with the token to show in every write."""
+
+    store: Store
+    name: str
+    tokens: dict[int, str] = field(default_factory=dict)
+    live: tuple[str, ...] = ()
+    leader: str = ""
+
+    def beat(self) -> Beat:
+        """Renew the lease, then move towards the fair share: give up what is too much, take what is free."""
+        beat = self.store.control.beat(self.name, self.store.settings.lease_ms)
+        joined, left = set(beat.live) - set(self.live), set(self.live) - set(beat.live)
+        if self.live and (joined or left):
+            log.info("schedulers alive: %d%s", len(beat.live), "".join(f", {x} is gone" for x in sorted(left)))
+        self.live, self.leader = beat.live, beat.leader
+        share = fair_share(self.store.shards, len(self.live))
+        for shard in sorted(self.tokens)[share:]:
+            self.give_up(shard)
+        if len(self.tokens) < share:
+            self._take_free(share)
+        return beat
+
+    def leads(self) -> bool:
+        return holder(self.leader) == self.name
+
+    def _take_free(self, share: int) -> None:
+        owners = self.store.control.owners()
+        count, start = self.store.shards, stable_hash(self.name)
+        # Each begins at another place, so that schedulers that start together don't run into each other.
+        for shard in ((start + i) % count for i in range(count)):
+            if len(self.tokens) >= share:
+                return
+            if shard not in self.tokens and holder(owners.get(shard, "")) not in self.live:
+                self._take(shard, holder(owners.get(shard, "")))
+
+    def _take(self, shard: int, expected: str) -> None:
+        mine, token = self.store.shard.acquire(shard, self.name, expected)
+        if not mine and holder(token) not in self.live:
+            mine, token = self.store.shard.acquire(shard, self.name, holder(token))
+        self.store.control.note_owner(shard, token)
+        if mine:
+            self.tokens[shard] = token
+            after = f" after {expected}, which is gone" if expected else ""
+            log.info("shard %d acquired, fence %d%s", shard, fence(token), after)
+
+    def give_up(self, shard: int) -> None:
+        token = self.tokens.pop(shard)
+        if self.store.shard.release(shard, token):
+            self.store.control.note_owner(shard, "")
+            log.info("shard %d released, fence %d", shard, fence(token))
+
+    def deposed(self, shard: int, refusal: Fenced) -> None:
+        token = self.tokens.pop(shard, None)
+        if token is not None:
+            log.warning("shard %d lost, fence %d: %s", shard, fence(token), refusal)
+
+    def leave(self) -> None:
+        """Hand everything over at once."""
+        for shard in list(self.tokens):
+            self.give_up(shard)
+        self.store.control.leave(self.name)

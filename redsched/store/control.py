@@ -1,0 +1,121 @@
+"""The control cell: who is alive, who leads, which pools there are, how many shards. Small, and read rarely."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from redsched.store import Store
+
+WORKER_TTL_MS = 15_000
+
+
+class Beat(NamedTuple):
+    """The answer to a scheduler's heartbeat: Redis' time, who leads, who lives."""
+
+    now: int
+    leader: str
+    live: tuple[str, ...]
+
+
+class ControlStore:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._prefix = store.keys.control
+
+    def _keys(self, *names: str) -> tuple[str, ...]:
+        return tuple(self._prefix + n for n in names)
+
+    def shards(self, wanted: int) -> int:
+        """The number of shards, fixed by whoever came first."""
+        key = self._prefix + "settings"
+        with self._store.translate():
+            pipe = self._store.client.pipeline(transaction=False)
+            pipe.hget(key, "shards")
+            (found,) = pipe.execute()
+            if found is None:
+                self._store.client.hsetnx(key, "shards", wanted)
+                found = self._store.client.hget(key, "shards")
+        return int(found or wanted)
+
+    # ---- schedulers
+
+    def beat(self, scheduler: str, lease_ms: int) -> Beat:
+        now, leader, *live = self._store.scripts.call(
+            "control/beat", self._keys("schedulers", "leader", "leader_fence"), scheduler, lease_ms
+        )
+        return Beat(int(now), leader.decode(), tuple(sorted(x.decode() for x in live)))
+
+    def leave(self, scheduler: str) -> None:
+        self._store.scripts.call("control/leave", self._keys("schedulers", "leader"), scheduler)
+
+    def owners(self) -> dict[int, str]:
+        """Shard -> `scheduler:fence`, as last written by owners. Only a directory: the truth is in each shard."""
+        with self._store.translate():
+            found = self._store.client.hgetall(self._prefix + "owners")
+        return {int(k): v.decode() for k, v in found.items()}
+
+    def note_owner(self, shard: int, token: str) -> None:
+        with self._store.translate():
+            self._store.client.hset(self._prefix + "owners", str(shard), token)
+
+    def schedulers(self) -> dict[str, int]:
+        """Scheduler -> ms that are left of its lease (negative: over)."""
+        with self._store.translate():
+            pipe = self._store.client.pipeline(transaction=False)
+            pipe.time()
+            pipe.zrange(self._prefix + "schedulers", 0, -1, withscores=True)
+            (seconds, micros), found = pipe.execute()
+        now = seconds * 1000 + micros // 1000
+        return {name.decode(): int(score) - now for name, score in found}
+
+    def leader(self) -> str:
+        with self._store.translate():
+            found = self._store.client.get(self._prefix + "leader")
+        return found.decode() if found else ""
+
+    # ---- workers
+
+    def worker_beat(self, name: str, info: dict[str, Any]) -> int:
+        """Say that the worker lives; returns its number, stable for its name."""
+        keys = self._keys("workers", "worker_info", "worker_numbers", "worker_names")
+        return int(
+            self._store.scripts.call("control/worker_beat", keys, name, WORKER_TTL_MS, json.dumps(info))
+        )
+
+    def worker_leave(self, name: str) -> None:
+        with self._store.translate():
+            pipe = self._store.client.pipeline(transaction=False)
+            pipe.zrem(self._prefix + "workers", name)
+            pipe.hdel(self._prefix + "worker_info", name)
+            pipe.execute()
+
+    def workers(self) -> list[dict[str, Any]]:
+        """Live workers: their info, with `worker`, `number` and `silent_ms`."""
+        with self._store.translate():
+            pipe = self._store.client.pipeline(transaction=False)
+            pipe.time()
+            pipe.zrange(self._prefix + "workers", 0, -1, withscores=True)
+            pipe.hgetall(self._prefix + "worker_info")
+            pipe.hgetall(self._prefix + "worker_numbers")
+            (seconds, micros), alive, info, numbers = pipe.execute()
+        now = seconds * 1000 + micros // 1000
+        return [
+            {
+                **json.loads(info.get(name, b"{}")),
+                "worker": name.decode(),
+                "number": int(numbers.get(name, 0)),
+                "silent_ms": max(0, now - (int(score) - WORKER_TTL_MS)),
+            }
+            for name, score in alive
+            if score > now
+        ]
+
+    def worker_names(self, numbers: set[int]) -> dict[int, str]:
+        if not numbers:
+            return {}
+        listed = sorted(numbers)
+        with self._store.translate():
+            found = self._store.client.hmget(self._prefix + "worker_names", [str(n) for n in listed])
+        return {n: v.decode() for n, v in zip(listed, found, strict=True) if v is not None}

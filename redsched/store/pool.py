@@ -1,0 +1,211 @@
+"""Pools as workers, schedulers and people reach them: one typed method a script, with the same name.
+
+A stream entry is only a hint; `start` makes it a grant. Knows nothing of runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from redsched.errors import NotFound
+
+if TYPE_CHECKING:
+    from redsched.store import Store
+
+GROUP = "workers"
+DEFAULT_POOL = "default"
+DEFAULT_SLOTS = 128
+
+
+class Hint(NamedTuple):
+    """A stream entry that a worker has read. payload: `version,logical_ms,kind,flags`."""
+
+    pool: str
+    entry: str
+    attempt_id: str
+    payload: str
+
+
+class Offer(NamedTuple):
+    """A ready task, as the shard hands it to its pool."""
+
+    attempt_id: str
+    pool: str
+    slots: str
+    priority: str
+    group: str
+    weight: str
+    payload: str
+
+
+class PoolStore:
+    """All pools of one installation."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def _key(self, pool: str) -> tuple[str]:
+        return (self._store.keys.pool(pool),)
+
+    def _call(self, name: str, pool: str, *args: str | int | bytes) -> Any:
+        return self._store.scripts.call(f"pool/{name}", self._key(pool), *args)
+
+    # ---- workers
+
+    def read(
+        self, consumer: str, pools: Sequence[str], count: int, block_ms: int, history: bool = False
+    ) -> list[Hint]:
+        """New hints, or with `history` those delivered to this consumer before and never granted.
+
+        A stream or group that vanished is made again, with everything that the pool's own records say belongs there.
+        """
+        from redis.exceptions import ResponseError
+
+        from redsched.store.connect import stream_entries, translate
+
+        streams = {self._key(p)[0] + "stream": "0" if history else ">" for p in pools}
+        names = {key: pool for key, pool in zip(streams, pools, strict=True)}
+        with translate():
+            try:
+                reply = self._store.reader.xreadgroup(
+                    GROUP, consumer, streams, count=count, block=None if history else max(1, block_ms)
+                )
+            except ResponseError as error:
+                if not str(error).startswith(("NOGROUP", "UNBLOCKED")):
+                    raise
+                for pool in pools:
+                    self._call("revive", pool)
+                return []
+        hints: list[Hint] = []
+        for key, entries in stream_entries(reply):
+            for entry, fields in entries:
+                known = {k.decode(): v.decode() for k, v in fields.items()} if fields else {}
+                # An entry that was deleted after its delivery comes back without fields: nothing to run, only to acknowledge.
+                hints.append(
+                    Hint(names[key], entry.decode(), known.get("id", "-/-/0/0"), known.get("payload", ""))
+                )
+        return hints[: max(count, 0)] if len(pools) == 1 else hints
+
+    def start(self, worker: str, nonce: str, hints: Sequence[Hint]) -> list[bool]:
+        """Turn hints into grants; False: not wanted (any more). The same nonce gives the same answer."""
+        granted: dict[tuple[str, str], bool] = {}
+        lease = self._store.settings.worker_lease_ms
+        for pool, some in _by_pool(hints).items():
+            args = [x for h in some for x in (h.entry, h.attempt_id)]
+            letters = self._call("start", pool, worker, nonce, lease, *args).decode()
+            granted.update(
+                {(h.entry, h.attempt_id): c == "G" for h, c in zip(some, letters, strict=True)}
+            )
+        return [granted[h.entry, h.attempt_id] for h in hints]
+
+    def give_back(self, worker: str, nonce: str, hints: Sequence[Hint]) -> None:
+        """What was not begun goes on the stream again. Only this nonce's grants, or hints nobody was granted."""
+        for pool, some in _by_pool(hints).items():
+            self._call("give_back", pool, nonce, *(x for h in some for x in (h.entry, h.attempt_id)))
+
+    def release(self, nonce: str, granted: Sequence[Hint]) -> None:
+        """The attempts have been reported: their slots go to those who wait."""
+        for pool, some in _by_pool(granted).items():
+            self._call("release", pool, nonce, *(h.attempt_id for h in some))
+
+    def heartbeat(self, worker: str, pool: str, attempt_ids: Sequence[str]) -> list[str]:
+        """Renew the leases; the answer names attempts that this worker should stop (and then release)."""
+        if not attempt_ids:
+            return []
+        reply = self._call("heartbeat", pool, worker, self._store.settings.worker_lease_ms, *attempt_ids)
+        return [x.decode() for x in reply]
+
+    def leave(self, consumer: str, pools: Sequence[str]) -> bool:
+        """Remove the consumer from the groups where nothing is pending for it."""
+        return all([self._call("leave", pool, consumer) == 1 for pool in pools])
+
+    # ---- schedulers
+
+    def offer(self, pool: str, shard: int, fence: int, cursor: str, offers: Sequence[Offer]) -> str | None:
+        """One letter an offer: T taken, B behind, W wider than the pool; None: no such pool. Raises Fenced."""
+        reply = self._store.scripts.call(*self.offer_call(pool, shard, fence, cursor, offers))
+        return self.offer_answer(reply)
+
+    def offer_call(
+        self, pool: str, shard: int, fence: int, cursor: str, offers: Sequence[Offer]
+    ) -> tuple[str, tuple[str, ...], tuple[str | int, ...]]:
+        new = DEFAULT_SLOTS if pool == DEFAULT_POOL and offers else ""
+        flat = [
+            x for o in offers for x in (o.attempt_id, o.slots, o.priority, o.group, o.weight, o.payload)
+        ]
+        return (
+            "pool/offer",
+            self._key(pool),
+            (f"shard{shard}", fence, cursor.partition("-")[0], new, *flat),
+        )
+
+    @staticmethod
+    def offer_answer(reply: Any) -> str | None:
+        return None if reply[0] == b"NOPOOL" else str(reply[1].decode())
+
+    def revoke(self, pool: str, attempt_ids: Sequence[str]) -> int:
+        """These are not wanted any more; returns how many a worker has to stop."""
+        return int(self._call("revoke", pool, *attempt_ids))
+
+    def reap(self, pool: str, fence: int, limit: int = 500) -> dict[str, str]:
+        """Attempts whose worker fell silent, with the worker's name; they stay listed until `reaped`."""
+        flat = self._call("reap", pool, fence, self._store.settings.worker_lease_ms, limit)
+        return {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat), 2)}
+
+    def reaped(self, pool: str, attempt_ids: Sequence[str]) -> None:
+        self._call("reaped", pool, *attempt_ids)
+
+    # ---- people
+
+    def configure(self, pool: str, slots: int, *, only_new: bool = False) -> bool:
+        """Make a pool or change its slots; True if it is new."""
+        with self._store.translate():
+            self._store.client.sadd(self._store.keys.control + "pools", pool)
+        return bool(self._call("configure", pool, slots, "1" if only_new else "")[0])
+
+    def delete(self, pool: str) -> int:
+        """Delete an empty pool: 0, or the number of entries that keep it."""
+        word, left = self._call("delete", pool)
+        if word == b"OK":
+            with self._store.translate():
+                self._store.client.srem(self._store.keys.control + "pools", pool)
+        return int(left)
+
+    def names(self) -> list[str]:
+        with self._store.translate():
+            found = self._store.client.smembers(self._store.keys.control + "pools")
+        return sorted(x.decode() for x in found)
+
+    def show(self, pool: str) -> dict[str, Any]:
+        """`{"pool", "slots", "used", "waiting", "running", "groups": {group: waiting}}`. Raises NotFound."""
+        key = self._key(pool)[0]
+        client = self._store.client
+        with self._store.translate():
+            pipe = client.pipeline(transaction=False)
+            pipe.hget(key + "meta", "slots")
+            pipe.scard(key + "held")
+            pipe.zcard(key + "lease")
+            pipe.zrange(key + "groups", 0, -1)
+            slots, used, running, groups = pipe.execute()
+            if slots is None:
+                raise NotFound(f"pool {pool!r} does not exist; make it with: redsched pool set {pool} --slots N")
+            pipe = client.pipeline(transaction=False)
+            for group in groups:
+                pipe.zcard(key + "wait:" + group.decode())
+            waiting = dict(zip([g.decode() for g in groups], pipe.execute(), strict=True))
+        return {
+            "pool": pool,
+            "slots": int(slots),
+            "used": used,
+            "waiting": sum(waiting.values()),
+            "running": running,
+            "groups": waiting,
+        }
+
+
+def _by_pool(hints: Sequence[Hint]) -> dict[str, list[Hint]]:
+    pools: dict[str, list[Hint]] = {}
+    for hint in hints:
+        pools.setdefault(hint.pool, []).append(hint)
+    return pools

@@ -1,0 +1,403 @@
+"""Shards as schedulers, workers and clients reach them: one typed method a script, with the same name.
+
+Scheduler calls carry a token (`scheduler:fence`) and raise Fenced when it is not the owner's any more.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from redsched.errors import NotFound
+from redsched.keys import AttemptId, shard_of
+from redsched.store import codec
+from redsched.store.pool import Offer
+
+if TYPE_CHECKING:
+    from redsched.store import Store
+
+REASON_LIMIT = 500
+
+
+class Ended(NamedTuple):
+    """A run that has just ended: `dag/run`, its state, and how long it took."""
+
+    run: str
+    state: str
+    ms: int
+
+
+class Advance(NamedTuple):
+    """What one call of `advance` did and found. `next_timer` is ms since the epoch, 0 for none."""
+
+    applied: int
+    more: bool
+    next_timer: int
+    outbox: int
+    offers: list[Offer]
+    ended: list[Ended]
+    stops: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What became of an attempt. `result` is JSON text; `skip` are the direct downstream tasks (indexes) not chosen."""
+
+    attempt_id: str
+    outcome: Literal["success", "failed", "skipped"]
+    ms: int
+    reason: str = ""
+    result: str | None = None
+    final: bool = False
+    retry_ms: int | None = None
+    skip: tuple[int, ...] = ()
+
+
+class ShardStore:
+    """All shards of one installation."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def of(self, dag: str) -> int:
+        return shard_of(dag, self._store.shards)
+
+    def prefix(self, dag: str) -> str:
+        return self._store.keys.shard(self.of(dag))
+
+    def keys(self, shard: int, *names: str) -> tuple[str, ...]:
+        """Keys of a shard by name; `prefix` is the cell's own prefix."""
+        base = self._store.keys.shard(shard)
+        return tuple(base if n == "prefix" else base + n for n in names)
+
+    def _call(self, name: str, shard: int, names: str, *args: str | int | bytes) -> Any:
+        return self._store.scripts.call(f"shard/{name}", self.keys(shard, *names.split()), *args)
+
+    # ---- owners
+
+    def acquire(self, shard: int, scheduler: str, expected: str) -> tuple[bool, str]:
+        """(True, our token) or (False, the owner's)."""
+        word, token = self._call("acquire", shard, "owner fence", scheduler, expected)
+        return word == b"OK", token.decode()
+
+    def release(self, shard: int, token: str) -> bool:
+        return bool(self._call("release", shard, "owner", token))
+
+    def advance(self, shard: int, token: str, limit: int, taken: Sequence[str] = ()) -> Advance:
+        return self.advance_answer(self._store.scripts.call(*self.advance_call(shard, token, limit, taken)))
+
+    def advance_call(
+        self, shard: int, token: str, limit: int, taken: Sequence[str]
+    ) -> tuple[str, tuple[str, ...], tuple[str | int, ...]]:
+        keys = self.keys(shard, "owner", "meta", "inbox", "timers", "prefix")
+        return "shard/advance", keys, (token, limit, *taken)
+
+    @staticmethod
+    def advance_answer(reply: Any) -> Advance:
+        applied, more, timer, outbox, offers, ended, stops = reply
+        text = [x.decode() for x in ended]
+        return Advance(
+            applied,
+            bool(more),
+            int(float(timer)),
+            outbox,
+            offers_of(offers),
+            [Ended(text[i], text[i + 1], int(text[i + 2])) for i in range(0, len(text), 3)],
+            [x.decode() for x in stops],
+        )
+
+    def ready(self, shard: int, token: str, after: str = "", limit: int = 100) -> tuple[str, list[Offer], str]:
+        """A page of the outbox: (where the next page begins or '', offers, inbox cursor)."""
+        last, offers, cursor = self._call("ready", shard, "owner meta inbox prefix", token, after, limit)
+        return last.decode(), offers_of(offers), cursor.decode()
+
+    def stopped(self, shard: int, stops: Sequence[str]) -> None:
+        """The pools have been told."""
+        with self._store.translate():
+            self._store.client.srem(self.keys(shard, "stops")[0], *stops)
+
+    def stops(self, shard: int) -> list[str]:
+        with self._store.translate():
+            found = self._store.client.smembers(self.keys(shard, "stops")[0])
+        return [x.decode() for x in found]
+
+    def to_pack(self, shard: int, limit: int) -> list[tuple[str, str]]:
+        """(dag, run) of finished runs that are not packed yet, the oldest first."""
+        with self._store.translate():
+            found = self._store.client.zrange(self.keys(shard, "ended")[0], 0, limit - 1)
+        pairs = [x.decode().split("/") for x in found]
+        return [(dag.partition("~")[0], run) for dag, run in pairs]
+
+    def pack(self, shard: int, token: str, runs: Sequence[tuple[str, str]]) -> int:
+        """Pack finished runs: read, compress here, replace there if nobody changed them meanwhile."""
+        prefix = self._store.keys.shard(shard)
+        with self._store.translate():
+            pipe = self._store.client.pipeline(transaction=False)
+            for dag, run in runs:
+                pipe.hgetall(f"{prefix}run:{dag}:{run}")
+                pipe.hgetall(f"{prefix}tries:{dag}:{run}")
+            replies = pipe.execute()
+        args: list[str | bytes] = []
+        for (dag, run), raw, tries in zip(runs, replies[::2], replies[1::2], strict=True):
+            fields = codec.text_map(raw)
+            packed = codec.pack(fields, codec.text_map(tries)) if fields else b""
+            args += [dag, run, packed, f"{fields.get('ended', '')}/{len(fields)}"]
+        return int(self._call("pack", shard, "owner meta prefix", token, *args))
+
+    def wait(self, shards: Sequence[int], ms: int, reading: Callable[[bool], None]) -> list[int]:
+        """Shards whose inbox holds something, waiting up to `ms` for the first. `reading` is told when it may be cut off."""
+        from redsched.store.connect import stream_entries
+
+        names = {self.keys(s, "inbox")[0]: s for s in shards}
+        with self._store.translate():
+            reading(True)
+            try:
+                reply = self._store.reader.xread(dict.fromkeys(names, "0"), count=1, block=ms or None)
+            finally:
+                reading(False)
+        return [names[key.decode()] for key, _ in stream_entries(reply)]
+
+    def dags(self, shard: int) -> list[str]:
+        with self._store.translate():
+            found = self._store.client.smembers(self.keys(shard, "dags")[0])
+        return sorted(x.decode() for x in found)
+
+    def expired(self, dag: str, now: int, limit: int) -> list[str]:
+        """Runs of the DAG beyond its retention by age and by count, the oldest first."""
+        settings = self._store.settings
+        key = f"{self.prefix(dag)}runs:{dag}"
+        with self._store.translate():
+            pipe = self._store.client.pipeline(transaction=False)
+            pipe.zrange(key, "-inf", str(now - settings.retention_age_ms), byscore=True, offset=0, num=limit)
+            pipe.zcard(key)
+            old, count = pipe.execute()
+            beyond = min(limit, count - settings.retention_runs)
+            more = self._store.client.zrange(key, 0, beyond - 1) if beyond > 0 else []
+        return [x.decode() for x in dict.fromkeys([*old, *more])]
+
+    # ---- clients
+
+    def stage_plan(self, dag: str, digest: str, fields: dict[str, str]) -> None:
+        """Write a plan, content-addressed, with an expiry that `register` takes off."""
+        key = f"{self.prefix(dag)}plan:{dag}:{digest}"
+        items = list(fields.items())
+        with self._store.translate():
+            if self._store.client.hlen(key) == len(items):
+                self._store.client.expire(key, 3600, nx=False, gt=True)
+                return
+            pipe = self._store.client.pipeline(transaction=False)
+            for i in range(0, len(items), 500):
+                pipe.hset(key, mapping=dict(items[i : i + 500]))
+                pipe.expire(key, 3600)
+            pipe.execute()
+
+    def register(
+        self,
+        dag: str,
+        digest: str,
+        *,
+        paused: str,
+        path: str,
+        team: str,
+        max_active_runs: int,
+        max_active_tasks: int,
+        info: str,
+    ) -> tuple[int, bool]:
+        """(version, whether it is new). Raises NotFound if the staged plan has expired."""
+        args = (dag, digest, paused, path, team, max_active_runs, max_active_tasks, info)
+        version, new = self._call("register", self.of(dag), "prefix inbox", *args)
+        return int(version), bool(new)
+
+    def create_run(
+        self, dag: str, run: str, kind: str, logical_ms: int | None, params: str, nonce: str
+    ) -> tuple[bool, str, str]:
+        """(whether it was created by this nonce, its state, its id)."""
+        logical = "" if logical_ms is None else str(logical_ms)
+        word, state, found = self._call(
+            "create_run", self.of(dag), "prefix inbox", dag, run, kind, logical, params, nonce
+        )
+        return word == b"CREATED", state.decode(), found.decode()
+
+    def pause(self, dag: str, paused: bool) -> bool:
+        return bool(self._call("pause", self.of(dag), "prefix inbox", dag, "1" if paused else "0"))
+
+    def cancel_run(self, dag: str, run: str) -> tuple[bool, str, int]:
+        """(whether that changed it, its state, attempts to be stopped)."""
+        word, state, count = self._call("cancel_run", self.of(dag), "prefix inbox", dag, run)
+        return word == b"OK", state.decode(), int(count)
+
+    def forget_run(self, dag: str, run: str, *, force: bool = False) -> bool:
+        return bool(self._call("forget_run", self.of(dag), "prefix", dag, run, "1" if force else ""))
+
+    def delete_dag(self, dag: str, step: str, *, force: bool = False) -> tuple[str, int]:
+        word, count = self._call("delete_dag", self.of(dag), "prefix", dag, step, "1" if force else "")
+        return word.decode(), int(count)
+
+    def revoke_stops(self, shard: int) -> int:
+        """Tell the pools which attempts are not wanted any more, then take these off the list."""
+        stops = self.stops(shard)
+        pools: dict[str, list[str]] = {}
+        for stop in stops:
+            pool, _, attempt = stop.partition("/")
+            pools.setdefault(pool, []).append(attempt)
+        count = sum(self._store.pool.revoke(pool, ids) for pool, ids in pools.items())
+        if stops:
+            self.stopped(shard, stops)
+        return count
+
+    # ---- workers
+
+    def report(self, worker_no: int, reports: Sequence[Report]) -> None:
+        """Store results, then append `finished` to the inboxes. Said twice, the second is found stale."""
+        rows: dict[int, list[str]] = {}
+        for r in reports:
+            extra: dict[str, Any] = {}
+            if r.final:
+                extra["final"] = True
+            if r.retry_ms is not None:
+                extra["retry_ms"] = r.retry_ms
+            if r.skip:
+                extra["skip"] = list(r.skip)
+            row = rows.setdefault(self._shard_of_attempt(r.attempt_id), [])
+            reason = r.reason.replace("\0", " ")[:REASON_LIMIT]
+            row += ["finished", r.attempt_id, r.outcome, str(r.ms), str(worker_no), reason]
+            row += [json.dumps(extra) if extra else "", r.result or ""]
+        self._report(rows)
+
+    def running(self, worker_no: int, items: Sequence[tuple[str, int]]) -> None:
+        """(attempt id, ms since it began): shown as `running`."""
+        rows: dict[int, list[str]] = {}
+        for attempt_id, ms in items:
+            row = rows.setdefault(self._shard_of_attempt(attempt_id), [])
+            row += ["running", attempt_id, "", str(ms), str(worker_no), "", "", ""]
+        self._report(rows)
+
+    def lost(self, items: dict[str, str]) -> None:
+        """Attempt id -> the worker that fell silent."""
+        rows: dict[int, list[str]] = {}
+        for attempt_id, worker in items.items():
+            row = rows.setdefault(self._shard_of_attempt(attempt_id), [])
+            row += ["lost", attempt_id, "", "0", "", f"lost: worker {worker} fell silent", "", ""]
+        self._report(rows)
+
+    def _shard_of_attempt(self, attempt_id: str) -> int:
+        return self.of(attempt_id.partition("/")[0].partition("~")[0])
+
+    def _report(self, rows: dict[int, list[str]]) -> None:
+        calls = [("shard/report", self.keys(s, "prefix", "inbox"), tuple(row)) for s, row in rows.items()]
+        for reply in self._store.scripts.many(calls) if calls else ():
+            if isinstance(reply, Exception):
+                raise reply
+
+    def spec(self, dag: str, version: int) -> dict[str, Any]:
+        """The canonical DAG of that version as a dict, with `_names`: task ids in the order of their indexes."""
+        client, prefix = self._store.client, self.prefix(dag)
+        with self._store.translate():
+            found = client.hget(f"{prefix}dag:{dag}", f"v{version}")
+            if found is None:
+                raise NotFound(f"version {version} of DAG {dag!r} does not exist")
+            digest = found.decode().partition(",")[0]
+            spec, names = client.hmget(f"{prefix}plan:{dag}:{digest}", ["spec", "names"])
+        if spec is None or names is None:
+            raise NotFound(f"the plan of version {version} of DAG {dag!r} is gone")
+        return {**json.loads(spec), "_names": json.loads(names)}
+
+    def header(self, dag: str, run: str) -> dict[str, Any]:
+        """`{"logical_ms", "created_ms", "kind", "params", "version"}` of a live run."""
+        prefix = self.prefix(dag)
+        with self._store.translate():
+            pipe = self._store.client.pipeline(transaction=False)
+            pipe.hget(f"{prefix}run:{dag}:{run}", "head")
+            pipe.get(f"{prefix}params:{dag}:{run}")
+            head, params = pipe.execute()
+        if head is None:
+            raise NotFound(f"run {run} of DAG {dag} does not exist")
+        version, _, kind, logical, created, _ = head.decode().split(",")
+        return {
+            "logical_ms": codec.number(logical),
+            "created_ms": int(created),
+            "kind": kind,
+            "params": json.loads(params) if params else {},
+            "version": int(version),
+        }
+
+    def inputs(self, dag: str, run: str, names: dict[str, int]) -> dict[str, Any]:
+        """Results of settled upstream tasks by name; None where there is none."""
+        if not names:
+            return {}
+        reply = self._call("inputs", self.of(dag), "prefix", dag, run, *map(str, names.values()))
+        return {n: json.loads(text) if text else None for n, text in zip(names, reply, strict=True)}
+
+    def once(self, attempt_id: str, name: str, nonce: str) -> bool:
+        """Claim a named step for all attempts at this task. Raises NotFound if the attempt is not current."""
+        shard = self._shard_of_attempt(attempt_id)
+        return bool(self._call("once", shard, "prefix", attempt_id, name, nonce, ""))
+
+    def once_undo(self, attempt_id: str, name: str, nonce: str) -> None:
+        self._call("once", self._shard_of_attempt(attempt_id), "prefix", attempt_id, name, nonce, "1")
+
+    def log_write(self, attempt_id: str, offset: int, data: bytes) -> None:
+        """A piece of the attempt's log at its absolute offset. Idempotent; head and tail are kept."""
+        half = self._store.settings.log_limit // 2
+        shard = self._shard_of_attempt(attempt_id)
+        self._call("log_write", shard, "prefix", attempt_id, offset, half, half, data)
+
+    # ---- readers
+
+    def log_read(self, dag: str, run: str, index: int, attempt: int) -> tuple[bytes, int] | None:
+        """(what is kept, with the cut marked; how many bytes were written), or None if there is no log."""
+        prefix, name = self.prefix(dag), f"{index}.{attempt}"
+        half = self._store.settings.log_limit // 2
+        with self._store.translate():
+            pipe = self._store.client.pipeline(transaction=False)
+            pipe.hget(f"{prefix}logs:{dag}:{run}", name)
+            pipe.get(f"{prefix}log:{dag}:{run}:{name}")
+            size, data = pipe.execute()
+        if size is None:
+            return None
+        return assemble_log(data or b"", int(size), half, half), int(size)
+
+    def record(self, dag: str, run: str) -> codec.RunRecord:
+        """The run, live or packed. Raises NotFound."""
+        (found,) = self.records([(dag, run)])
+        if found is None:
+            raise NotFound(f"run {run!r} of DAG {dag!r} does not exist")
+        return found
+
+    def records(self, runs: Sequence[tuple[str, str]]) -> list[codec.RunRecord | None]:
+        """Runs, live or packed, in two round trips at most."""
+        with self._store.translate():
+            pipe = self._store.client.pipeline(transaction=False)
+            for dag, run in runs:
+                prefix = self.prefix(dag)
+                pipe.hget(f"{prefix}packed:{dag}", run)
+                pipe.hgetall(f"{prefix}run:{dag}:{run}")
+                pipe.hgetall(f"{prefix}tries:{dag}:{run}")
+            replies = pipe.execute()
+        found: list[codec.RunRecord | None] = []
+        for i in range(0, len(replies), 3):
+            packed, fields, tries = replies[i : i + 3]
+            if fields:
+                found.append(codec.run_from_hash(codec.text_map(fields), codec.text_map(tries)))
+            elif packed:
+                found.append(codec.run_from_packed(packed))
+            else:
+                found.append(None)
+        return found
+
+
+def offers_of(flat: list[bytes]) -> list[Offer]:
+    text = [x.decode() for x in flat]
+    return [Offer(*text[i : i + 7]) for i in range(0, len(text), 7)]
+
+
+def assemble_log(data: bytes, size: int, head: int, ring: int) -> bytes:
+    """Put head and ring back in order; what was cut between them is marked."""
+    if size <= len(data) and size <= head + ring:
+        return data[:size]
+    at = (size - head) % ring
+    tail = data[head + at :] + data[head : head + at]
+    mark = f"\n… {size - head - len(tail)} bytes cut …\n".encode()
+    return data[:head] + mark + tail
