@@ -21,23 +21,23 @@ def shard_of(dag: str, shards: int) -> int:
 
 
 class AttemptId(NamedTuple):
-    """`dag/run/index/attempt`; a DAG id that was deleted and made again carries `~N` (its generation)."""
+    """`dag/run/task/attempt`; a DAG id that was deleted and made again carries `~N` (its generation)."""
 
     dag: str
     run: str
-    index: int
+    task: int
     attempt: int
     generation: int = 0
 
     @classmethod
     def parse(cls, text: str) -> AttemptId:
-        name, run, index, attempt = text.split("/")
+        name, run, task, attempt = text.split("/")
         dag, _, generation = name.partition("~")
-        return cls(dag, run, int(index), int(attempt), int(generation or 0))
+        return cls(dag, run, int(task), int(attempt), int(generation or 0))
 
     def __str__(self) -> str:
         name = f"{self.dag}~{self.generation}" if self.generation else self.dag
-        return f"{name}/{self.run}/{self.index}/{self.attempt}"
+        return f"{name}/{self.run}/{self.task}/{self.attempt}"
 
 
 class Keys:

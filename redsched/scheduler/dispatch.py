@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from redsched.errors import Fenced, Unavailable
+from redsched.errors import Fenced
 from redsched.scheduler.ownership import Ownership, fence
 from redsched.store import Store
 from redsched.store.pool import DEFAULT_POOL, Offer, PoolStore
@@ -170,5 +170,3 @@ class Dispatch:
 
 # A fresh offer comes from the very call that made the task ready: no pool can have seen it, nor let it go.
 NOW = "9007199254740991-0"
-
-__all__ = ["Dispatch", "ShardState", "Unavailable"]

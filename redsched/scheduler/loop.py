@@ -110,7 +110,9 @@ class Scheduler:
             for shard in self.ownership.tokens:
                 self.dispatch.state(shard)
         if self._is_due("reoffer", REOFFER_EVERY_S):
-            self._each(self.dispatch.reoffer, [s for s, x in self.dispatch.states.items() if x.outbox and not x.more])
+            self._each(
+                self.dispatch.reoffer, [s for s, x in self.dispatch.states.items() if x.outbox and not x.more]
+            )
         if self._is_due("pack", 1.0):
             self._each(self._pack, list(self._to_pack))
         if self.ownership.leads():
@@ -174,9 +176,7 @@ class Scheduler:
         log.info("scheduler %s stopped", self.ownership.name)
 
 
-def run_scheduler(
-    settings: Settings, *, stop: threading.Event | None = None, name: str | None = None
-) -> int:
+def run_scheduler(settings: Settings, *, stop: threading.Event | None = None, name: str | None = None) -> int:
     """A scheduler process: until SIGTERM or SIGINT, or until `stop` is set. Returns the exit code."""
     store = Store.open(settings, "scheduler")
     scheduler = Scheduler(store, name, stop)

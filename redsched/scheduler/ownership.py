@@ -46,7 +46,9 @@ class Ownership:
         beat = self.store.control.beat(self.name, self.store.settings.lease_ms)
         joined, left = set(beat.live) - set(self.live), set(self.live) - set(beat.live)
         if self.live and (joined or left):
-            log.info("schedulers alive: %d%s", len(beat.live), "".join(f", {x} is gone" for x in sorted(left)))
+            log.info(
+                "schedulers alive: %d%s", len(beat.live), "".join(f", {x} is gone" for x in sorted(left))
+            )
         self.live, self.leader = beat.live, beat.leader
         share = fair_share(self.store.shards, len(self.live))
         for shard in sorted(self.tokens)[share:]:

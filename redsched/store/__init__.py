@@ -11,8 +11,6 @@ from redsched.store.pool import PoolStore
 from redsched.store.shard import ShardStore
 
 if TYPE_CHECKING:
-    from redis import Redis
-
     from redsched.settings import Settings
     from redsched.store.connect import Clients
     from redsched.store.scripts import Scripts
@@ -41,12 +39,12 @@ class Store:
         return cls(settings, connect(settings, role))
 
     @property
-    def client(self) -> Redis:
-        """For plain reads and for the few writes that are no run state."""
+    def client(self) -> Any:
+        """For plain reads and for the few writes that are no run state. Replies are bytes; narrow them at once."""
         return self.clients.scripts
 
     @property
-    def reader(self) -> Redis:
+    def reader(self) -> Any:
         return self.clients.reader
 
     @property

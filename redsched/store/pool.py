@@ -12,6 +12,7 @@ from redsched.errors import NotFound
 
 if TYPE_CHECKING:
     from redsched.store import Store
+    from redsched.store.scripts import Call
 
 GROUP = "workers"
 DEFAULT_POOL = "default"
@@ -83,7 +84,7 @@ class PoolStore:
                 known = {k.decode(): v.decode() for k, v in fields.items()} if fields else {}
                 # An entry that was deleted after its delivery comes back without fields: nothing to run, only to acknowledge.
                 hints.append(
-                    Hint(names[key], entry.decode(), known.get("id", "-/-/0/0"), known.get("payload", ""))
+                    Hint(names[key.decode()], entry.decode(), known.get("id", "-/-/0/0"), known.get("payload", ""))
                 )
         return hints[: max(count, 0)] if len(pools) == 1 else hints
 
@@ -94,9 +95,7 @@ class PoolStore:
         for pool, some in _by_pool(hints).items():
             args = [x for h in some for x in (h.entry, h.attempt_id)]
             letters = self._call("start", pool, worker, nonce, lease, *args).decode()
-            granted.update(
-                {(h.entry, h.attempt_id): c == "G" for h, c in zip(some, letters, strict=True)}
-            )
+            granted.update({(h.entry, h.attempt_id): c == "G" for h, c in zip(some, letters, strict=True)})
         return [granted[h.entry, h.attempt_id] for h in hints]
 
     def give_back(self, worker: str, nonce: str, hints: Sequence[Hint]) -> None:
@@ -118,22 +117,19 @@ class PoolStore:
 
     def leave(self, consumer: str, pools: Sequence[str]) -> bool:
         """Remove the consumer from the groups where nothing is pending for it."""
-        return all([self._call("leave", pool, consumer) == 1 for pool in pools])
+        left = [self._call("leave", pool, consumer) for pool in pools]
+        return all(left)
 
     # ---- schedulers
 
     def offer(self, pool: str, shard: int, fence: int, cursor: str, offers: Sequence[Offer]) -> str | None:
         """One letter an offer: T taken, B behind, W wider than the pool; None: no such pool. Raises Fenced."""
-        reply = self._store.scripts.call(*self.offer_call(pool, shard, fence, cursor, offers))
-        return self.offer_answer(reply)
+        name, keys, args = self.offer_call(pool, shard, fence, cursor, offers)
+        return self.offer_answer(self._store.scripts.call(name, keys, *args))
 
-    def offer_call(
-        self, pool: str, shard: int, fence: int, cursor: str, offers: Sequence[Offer]
-    ) -> tuple[str, tuple[str, ...], tuple[str | int, ...]]:
+    def offer_call(self, pool: str, shard: int, fence: int, cursor: str, offers: Sequence[Offer]) -> Call:
         new = DEFAULT_SLOTS if pool == DEFAULT_POOL and offers else ""
-        flat = [
-            x for o in offers for x in (o.attempt_id, o.slots, o.priority, o.group, o.weight, o.payload)
-        ]
+        flat = [x for o in offers for x in (o.attempt_id, o.slots, o.priority, o.group, o.weight, o.payload)]
         return (
             "pool/offer",
             self._key(pool),
@@ -189,7 +185,9 @@ class PoolStore:
             pipe.zrange(key + "groups", 0, -1)
             slots, used, running, groups = pipe.execute()
             if slots is None:
-                raise NotFound(f"pool {pool!r} does not exist; make it with: redsched pool set {pool} --slots N")
+                raise NotFound(
+                    f"pool {pool!r} does not exist; make it with: redsched pool set {pool} --slots N"
+                )
             pipe = client.pipeline(transaction=False)
             for group in groups:
                 pipe.zcard(key + "wait:" + group.decode())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
 
 INCLUDE = re.compile(r"^-- include: (\S+)$", re.MULTILINE)
 HEADER = re.compile(r"^-- (cell|keys|args|flags): *(.*)$")
+
+
+Arg = str | bytes | int | float
+# name, keys, args: a call to be sent together with others.
+Call = tuple[str, tuple[str, ...], tuple[Arg, ...]]
 
 
 @dataclass(frozen=True)
@@ -108,7 +114,7 @@ class Scripts:
             return hashlib.sha1(script.body.encode(), usedforsecurity=False).hexdigest()
         return script.sha
 
-    def call(self, name: str, keys: tuple[str, ...], *args: str | bytes | int | float) -> Any:
+    def call(self, name: str, keys: tuple[str, ...], *args: Arg) -> Any:
         """Run one script. Raises Fenced, NotFound, Unavailable (did not happen) or MayHaveHappened."""
         from redis.exceptions import NoScriptError, ResponseError
 
@@ -123,7 +129,7 @@ class Scripts:
             except ResponseError as error:
                 raise refusal(error) from None
 
-    def many(self, calls: list[tuple[str, tuple[str, ...], tuple[str | bytes | int | float, ...]]]) -> list[Any]:
+    def many(self, calls: Sequence[Call]) -> list[Any]:
         """Run several scripts in one round trip; a call that was refused leaves its error in the list.
 
         Scripts that the server does not know are loaded first and said again: a NOSCRIPT did not run.
@@ -138,7 +144,7 @@ class Scripts:
         results: list[Any] = [None] * len(calls)
         for _ in range(2):
             with translate():
-                pipe = self.client.pipeline(transaction=False)
+                pipe: Any = self.client.pipeline(transaction=False)
                 for i in todo:
                     _, keys, args = calls[i]
                     pipe.execute_command("EVALSHA", self._sha(scripts[i]), len(keys), *keys, *args)

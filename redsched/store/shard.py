@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from redsched.errors import NotFound
-from redsched.keys import AttemptId, shard_of
+from redsched.keys import shard_of
 from redsched.store import codec
 from redsched.store.pool import Offer
 
 if TYPE_CHECKING:
     from redsched.store import Store
+    from redsched.store.scripts import Call
 
 REASON_LIMIT = 500
 
@@ -86,11 +87,10 @@ class ShardStore:
         return bool(self._call("release", shard, "owner", token))
 
     def advance(self, shard: int, token: str, limit: int, taken: Sequence[str] = ()) -> Advance:
-        return self.advance_answer(self._store.scripts.call(*self.advance_call(shard, token, limit, taken)))
+        name, keys, args = self.advance_call(shard, token, limit, taken)
+        return self.advance_answer(self._store.scripts.call(name, keys, *args))
 
-    def advance_call(
-        self, shard: int, token: str, limit: int, taken: Sequence[str]
-    ) -> tuple[str, tuple[str, ...], tuple[str | int, ...]]:
+    def advance_call(self, shard: int, token: str, limit: int, taken: Sequence[str]) -> Call:
         keys = self.keys(shard, "owner", "meta", "inbox", "timers", "prefix")
         return "shard/advance", keys, (token, limit, *taken)
 
@@ -108,7 +108,9 @@ class ShardStore:
             [x.decode() for x in stops],
         )
 
-    def ready(self, shard: int, token: str, after: str = "", limit: int = 100) -> tuple[str, list[Offer], str]:
+    def ready(
+        self, shard: int, token: str, after: str = "", limit: int = 100
+    ) -> tuple[str, list[Offer], str]:
         """A page of the outbox: (where the next page begins or '', offers, inbox cursor)."""
         last, offers, cursor = self._call("ready", shard, "owner meta inbox prefix", token, after, limit)
         return last.decode(), offers_of(offers), cursor.decode()
@@ -286,7 +288,9 @@ class ShardStore:
         return self.of(attempt_id.partition("/")[0].partition("~")[0])
 
     def _report(self, rows: dict[int, list[str]]) -> None:
-        calls = [("shard/report", self.keys(s, "prefix", "inbox"), tuple(row)) for s, row in rows.items()]
+        calls: list[Call] = [
+            ("shard/report", self.keys(s, "prefix", "inbox"), tuple(row)) for s, row in rows.items()
+        ]
         for reply in self._store.scripts.many(calls) if calls else ():
             if isinstance(reply, Exception):
                 raise reply
