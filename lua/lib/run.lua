@@ -192,6 +192,8 @@ function run.end_as(r, state)
   redis.call('ZREM', run.prefix .. 'outbox', d.name .. '/' .. r.id)
   redis.call('SREM', d.active_key, r.id)
   redis.call('ZREM', d.queue_key, r.id)
+  redis.call('ZREM', run.prefix .. 'queued_runs', d.id .. '/' .. r.id)
+  redis.call('ZREM', run.prefix .. 'running_runs', d.id .. '/' .. r.id)
   redis.call('ZADD', run.prefix .. 'ended', run.now, d.name .. '/' .. r.id)
   local e = run.ended
   e[#e + 1] = d.id .. '/' .. r.id
@@ -296,6 +298,8 @@ function run.start(r)
   r.state = 'running'
   redis.call('HSET', r.key, 'state', 'running', 'started', run.now)
   redis.call('SADD', r.dag.active_key, r.id)
+  redis.call('ZREM', run.prefix .. 'queued_runs', r.dag.id .. '/' .. r.id)
+  redis.call('ZADD', run.prefix .. 'running_runs', run.now, r.dag.id .. '/' .. r.id)
   run.roots(r, 0)
 end
 

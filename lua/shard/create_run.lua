@@ -28,6 +28,9 @@ local plan_key = plan.open(prefix, dag, info[1]).key
 local head = version .. ',' .. info[1] .. ',' .. kind .. ',' .. logical .. ',' .. string.format('%d', run.now) .. ',' .. (params ~= '' and 'p' or '')
 redis.call('HSET', key, 'state', 'queued', 'head', head, 'left', redis.call('HGET', plan_key, 'n'), 'nonce', nonce)
 redis.call('ZADD', index_key, run.now, run_id)
+redis.call('ZADD', prefix .. 'queued_runs', run.now, dag .. '/' .. run_id)
+redis.call('ZADD', prefix .. 'recent', run.now, dag .. '/' .. run_id)
+redis.call('ZREMRANGEBYRANK', prefix .. 'recent', 0, -1001) -- for lists over all DAGs; each DAG's own list is whole
 if logical ~= '' then redis.call('ZADD', dates_key, logical, run_id) end
 if params ~= '' then redis.call('SET', run.key('params', dag, run_id), params) end
 redis.call('ZADD', d.queue_key, logical ~= '' and logical or run.now, run_id)

@@ -23,5 +23,6 @@ redis.call('ZREM', prefix .. 'dates:' .. dag, run_id)
 redis.call('ZREM', prefix .. 'queue:' .. dag, run_id)
 redis.call('SREM', prefix .. 'active:' .. dag, run_id)
 redis.call('ZREM', prefix .. 'outbox', name .. '/' .. run_id)
+for _, list in ipairs({ 'queued_runs', 'running_runs', 'recent' }) do redis.call('ZREM', prefix .. list, dag .. '/' .. run_id) end
 redis.call('ZREM', prefix .. 'ended', name .. '/' .. run_id)
 return 1

@@ -6,8 +6,9 @@
 -- returns: 1, or 0 if the run is gone
 -- errors: none
 -- cost: O(bytes). Said twice it writes the same bytes to the same place.
-local dag, run_id, index, attempt = string.match(id, '^([^/~]+)[^/]*/([^/]+)/(%d+)/(%d+)$')
-if redis.call('EXISTS', prefix .. 'run:' .. dag .. ':' .. run_id) == 0 then return 0 end
+-- include: lib/ids.lua
+local dag, run_id, index, attempt = ids.current(prefix, id)
+if not dag then return 0 end
 local name = index .. '.' .. attempt
 local key = prefix .. 'log:' .. dag .. ':' .. run_id .. ':' .. name
 local sizes = prefix .. 'logs:' .. dag .. ':' .. run_id

@@ -6,12 +6,13 @@
 -- errors: NOTFOUND (the attempt is not the current one)
 -- cost: O(1)
 -- include: lib/record.lua
-local dag, run_id, index, attempt = string.match(id, '^([^/~]+)[^/]*/([^/]+)/(%d+)/(%d+)$')
-local key, field = prefix .. 'once:' .. dag .. ':' .. run_id, index .. '/' .. name
-local rec = record.decode(redis.call('HGET', prefix .. 'run:' .. dag .. ':' .. run_id, index))
+-- include: lib/ids.lua
+local dag, run_id, index, attempt = ids.current(prefix, id)
+local rec = dag and record.decode(redis.call('HGET', prefix .. 'run:' .. dag .. ':' .. run_id, index))
 if not rec or rec.attempt ~= tonumber(attempt) or not record.LIVE[rec.state] then
   return redis.error_reply('NOTFOUND attempt ' .. id .. ' is not the current one')
 end
+local key, field = prefix .. 'once:' .. dag .. ':' .. run_id, index .. '/' .. name
 local claim = attempt .. ':' .. nonce
 local holder = redis.call('HGET', key, field)
 if undo == '1' then

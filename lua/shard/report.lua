@@ -6,12 +6,13 @@
 -- returns: number of reports
 -- errors: none (a report for an attempt that is not current is found stale when it is applied)
 -- cost: O(reports)
+-- include: lib/ids.lua
 for i = 1, #ARGV, 8 do
   local id, result = ARGV[i + 1], ARGV[i + 7]
   if result ~= '' then
-    local dag, run_id, index, attempt = string.match(id, '^([^/~]+)[^/]*/([^/]+)/(%d+)/(%d+)$')
     -- A late worker must not bring back the results of a run that has been deleted.
-    if redis.call('EXISTS', prefix .. 'run:' .. dag .. ':' .. run_id) == 1 then
+    local dag, run_id, index, attempt = ids.current(prefix, id)
+    if dag then
       redis.call('HSET', prefix .. 'results:' .. dag .. ':' .. run_id, index .. '.' .. attempt, result)
     end
   end

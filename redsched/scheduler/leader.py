@@ -39,13 +39,10 @@ class Leader:
     def retain(self, now: int) -> int:
         """Forget runs beyond each DAG's age and count, a few DAGs a pass; returns how many went."""
         if not self._dags:
-            self._dags.extend(sorted(self._all_dags()))
+            self._dags.extend(self.store.shard.all_dags())
         gone = 0
         for _ in range(min(DAGS_A_PASS, len(self._dags))):
             dag = self._dags.popleft()
             for run in self.store.shard.expired(dag, now, RUNS_A_PASS):
                 gone += self.store.shard.forget_run(dag, run)
         return gone
-
-    def _all_dags(self) -> list[str]:
-        return [dag for shard in range(self.store.shards) for dag in self.store.shard.dags(shard)]

@@ -84,7 +84,12 @@ class PoolStore:
                 known = {k.decode(): v.decode() for k, v in fields.items()} if fields else {}
                 # An entry that was deleted after its delivery comes back without fields: nothing to run, only to acknowledge.
                 hints.append(
-                    Hint(names[key.decode()], entry.decode(), known.get("id", "-/-/0/0"), known.get("payload", ""))
+                    Hint(
+                        names[key.decode()],
+                        entry.decode(),
+                        known.get("id", "-/-/0/0"),
+                        known.get("payload", ""),
+                    )
                 )
         return hints[: max(count, 0)] if len(pools) == 1 else hints
 

@@ -161,10 +161,12 @@ class ShardStore:
                 reading(False)
         return [names[key.decode()] for key, _ in stream_entries(reply)]
 
-    def dags(self, shard: int) -> list[str]:
+    def all_dags(self) -> list[str]:
         with self._store.translate():
-            found = self._store.client.smembers(self.keys(shard, "dags")[0])
-        return sorted(x.decode() for x in found)
+            pipe = self._store.client.pipeline(transaction=False)
+            for shard in range(self._store.shards):
+                pipe.smembers(self.keys(shard, "dags")[0])
+            return sorted(x.decode() for some in pipe.execute() for x in some)
 
     def expired(self, dag: str, now: int, limit: int) -> list[str]:
         """Runs of the DAG beyond its retention by age and by count, the oldest first."""
@@ -350,18 +352,126 @@ class ShardStore:
 
     # ---- readers
 
-    def log_read(self, dag: str, run: str, index: int, attempt: int) -> tuple[bytes, int] | None:
-        """(what is kept, with the cut marked; how many bytes were written), or None if there is no log."""
+    def log_read(
+        self, dag: str, run: str, index: int, attempt: int, start: int = 0
+    ) -> tuple[bytes, int] | None:
+        """(what is kept from byte `start` on, a cut marked; bytes ever written), or None if there is no log."""
         prefix, name = self.prefix(dag), f"{index}.{attempt}"
-        half = self._store.settings.log_limit // 2
+        key, half = f"{prefix}log:{dag}:{run}:{name}", self._store.settings.log_limit // 2
+        with self._store.translate():
+            found = self._store.client.hget(f"{prefix}logs:{dag}:{run}", name)
+            if found is None:
+                return None
+            size = int(found)
+            spans = log_spans(start, size, half, half)
+            pipe = self._store.client.pipeline(transaction=False)
+            for first, last in spans:
+                pipe.getrange(key, first, last)
+            parts = pipe.execute() if spans else []
+        cut = max(half, start) < size - half
+        if cut:
+            mark = f"\n... {size - half - max(half, start)} bytes cut ...\n".encode()
+            at = 1 if start < half else 0
+            parts = [*parts[:at], mark, *parts[at:]]
+        return b"".join(parts), size
+
+    def dag_hash(self, dag: str) -> dict[str, str]:
+        """The DAG's record: version, digest, paused, path, info …; `v<N>` = digest,ms,path. Raises NotFound."""
+        with self._store.translate():
+            found = codec.text_map(self._store.client.hgetall(f"{self.prefix(dag)}dag:{dag}"))
+        if not found or "deleted" in found:
+            raise NotFound(f"DAG {dag!r} does not exist")
+        return found
+
+    def dag_hashes(self, dags: Sequence[str]) -> list[tuple[dict[str, str], int]]:
+        """(record, number of active runs) of each DAG, in one round trip."""
         with self._store.translate():
             pipe = self._store.client.pipeline(transaction=False)
-            pipe.hget(f"{prefix}logs:{dag}:{run}", name)
-            pipe.get(f"{prefix}log:{dag}:{run}:{name}")
-            size, data = pipe.execute()
-        if size is None:
-            return None
-        return assemble_log(data or b"", int(size), half, half), int(size)
+            for dag in dags:
+                prefix = self.prefix(dag)
+                pipe.hgetall(f"{prefix}dag:{dag}")
+                pipe.scard(f"{prefix}active:{dag}")
+                pipe.zcard(f"{prefix}queue:{dag}")
+            replies = pipe.execute() if dags else []
+        return [
+            (codec.text_map(replies[i]), replies[i + 1] + replies[i + 2]) for i in range(0, len(replies), 3)
+        ]
+
+    def plan(self, dag: str, digest: str) -> tuple[dict[str, Any], list[str]]:
+        """(canonical definition, task ids by index) of one version. Raises NotFound."""
+        with self._store.translate():
+            key = f"{self.prefix(dag)}plan:{dag}:{digest}"
+            spec, names = self._store.client.hmget(key, ["spec", "names"])
+        if spec is None or names is None:
+            raise NotFound(f"the plan {digest} of DAG {dag!r} is gone")
+        return json.loads(spec), json.loads(names)
+
+    def params(self, dag: str, run: str) -> dict[str, Any]:
+        with self._store.translate():
+            found = self._store.client.get(f"{self.prefix(dag)}params:{dag}:{run}")
+        return json.loads(found) if found else {}
+
+    def result(self, dag: str, run: str, index: int, attempt: int) -> Any:
+        with self._store.translate():
+            key = f"{self.prefix(dag)}results:{dag}:{run}"
+            found = self._store.client.hget(key, f"{index}.{attempt}")
+        return json.loads(found) if found else None
+
+    def run_ids(self, dag: str, offset: int, limit: int) -> list[str]:
+        """The DAG's runs, the newest first."""
+        with self._store.translate():
+            key = f"{self.prefix(dag)}runs:{dag}"
+            found = self._store.client.zrevrange(key, offset, offset + limit - 1)
+        return [x.decode() for x in found]
+
+    def recent_runs(self, name: str, limit: int) -> list[tuple[str, str]]:
+        """(dag, run) over all shards from `recent`, `queued_runs` or `running_runs`, the newest first."""
+        with self._store.translate():
+            pipe = self._store.client.pipeline(transaction=False)
+            for shard in range(self._store.shards):
+                pipe.zrevrange(self.keys(shard, name)[0], 0, limit - 1, withscores=True)
+            replies = pipe.execute()
+        merged = sorted((x for some in replies for x in some), key=lambda x: (-x[1], x[0]))[:limit]
+        pairs = [member.decode().split("/") for member, _ in merged]
+        return [(dag, run) for dag, run in pairs]
+
+    def overview(self) -> list[dict[str, Any]]:
+        """Of each shard: owner token, inbox length, runs with ready tasks, refused writes, runs queued and running."""
+        names = ("queued_runs", "running_runs", "outbox")
+        with self._store.translate():
+            pipe = self._store.client.pipeline(transaction=False)
+            for shard in range(self._store.shards):
+                base = self._store.keys.shard(shard)
+                pipe.get(base + "owner")
+                pipe.get(base + "fence")
+                pipe.xlen(base + "inbox")
+                pipe.hmget(base + "meta", ["refused", "stale"])
+                pipe.zrange(base + "outbox", 0, 0, withscores=True)
+                pipe.scard(base + "dags")
+                for name in names:
+                    pipe.zcard(base + name)
+            replies = pipe.execute()
+        rows = []
+        for shard in range(self._store.shards):
+            owner, fence, inbox, (refused, stale), oldest, dags, queued, running, ready = replies[
+                shard * 9 : shard * 9 + 9
+            ]
+            rows.append(
+                {
+                    "shard": shard,
+                    "token": owner.decode() if owner else "",
+                    "fence": int(fence or 0),
+                    "inbox": inbox,
+                    "refused": int(refused or 0),
+                    "stale": int(stale or 0),
+                    "oldest_ready": int(oldest[0][1]) if oldest else None,
+                    "dags": dags,
+                    "queued": queued,
+                    "running": running,
+                    "ready": ready,
+                }
+            )
+        return rows
 
     def record(self, dag: str, run: str) -> codec.RunRecord:
         """The run, live or packed. Raises NotFound."""
@@ -397,11 +507,15 @@ def offers_of(flat: list[bytes]) -> list[Offer]:
     return [Offer(*text[i : i + 7]) for i in range(0, len(text), 7)]
 
 
-def assemble_log(data: bytes, size: int, head: int, ring: int) -> bytes:
-    """Put head and ring back in order; what was cut between them is marked."""
-    if size <= len(data) and size <= head + ring:
-        return data[:size]
-    at = (size - head) % ring
-    tail = data[head + at :] + data[head : head + at]
-    mark = f"\n… {size - head - len(tail)} bytes cut …\n".encode()
-    return data[:head] + mark + tail
+def log_spans(start: int, size: int, head: int, ring: int) -> list[tuple[int, int]]:
+    """Where bytes `start`…`size` of a log lie in its value, as inclusive ranges: the head, then the ring in order."""
+    spans = []
+    if start < min(head, size):
+        spans.append((start, min(head, size) - 1))
+    at = max(start, head, size - ring)
+    while at < size:
+        place = (at - head) % ring
+        length = min(size - at, ring - place)
+        spans.append((head + place, head + place + length - 1))
+        at += length
+    return spans
