@@ -1,0 +1,1 @@
+"""The command line: one file per noun. A thin layer over the client; it never touches Redis itself."""

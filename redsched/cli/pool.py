@@ -1,0 +1,65 @@
+"""`redsched pool`: named capacities."""
+
+from __future__ import annotations
+
+import click
+
+from redsched.cli.base import Group, state
+from redsched.cli.names import POOL
+from redsched.cli.output import Bar, confirm, fields, message, print_json, say, table
+
+pool = Group("pool", help="Pools: named capacities that tasks share.")
+
+
+@pool.command("set", json=True, short_help="Make a pool or change its slots.")
+@click.argument("name", type=POOL)
+@click.option("--slots", required=True, type=click.IntRange(min=0), help="Capacity; 0 holds everything back.")
+def set_(name: str, slots: int) -> None:
+    """Make the pool NAME, or change its slots.
+
+    What runs goes on when a pool shrinks; nothing new starts until there is room.
+    """
+    answer = state().client().set_pool(name, slots)
+    if state().json:
+        print_json(answer)
+    else:
+        say(f"pool {name}: {slots} slot{'' if slots == 1 else 's'}")
+
+
+@pool.command("list", json=True)
+def list_() -> None:
+    """All pools: slots, how many are used, how many tasks wait."""
+    pools = state().client().pools()
+    if state().json:
+        print_json(pools)
+    elif not pools:
+        message("no pools yet; `default` is made at first use, others by `redsched pool set NAME --slots N`")
+    else:
+        rows = [(p["pool"], p["slots"], p["used"], p["waiting"], Bar((p["used"], p["slots"]))) for p in pools]
+        table(("pool", "slots", "used", "waiting", "load"), rows, right=("slots", "used", "waiting"))
+
+
+@pool.command(json=True)
+@click.argument("name", type=POOL)
+def show(name: str) -> None:
+    """One pool."""
+    found = state().client().pool(name)
+    if state().json:
+        print_json(found)
+    else:
+        fields(found)
+
+
+@pool.command(json=True)
+@click.argument("name", type=POOL)
+@click.option("--yes", "-y", is_flag=True, help="Don't ask.")
+def delete(name: str, yes: bool) -> None:
+    """Delete the pool NAME; its waiting tasks stay ready and say that it is missing."""
+    client = state().client()
+    found = client.pool(name)
+    confirm(f"Delete the pool {name} ({found['used']} slots used, {found['waiting']} tasks waiting)?", yes)
+    answer = client.delete_pool(name)
+    if state().json:
+        print_json(answer)
+    else:
+        say(f"pool {name} deleted")
