@@ -1,14 +1,16 @@
 -- beat: a scheduler's one heartbeat. It renews the lease under which all its shards stand, and settles who leads.
 -- cell: control
 -- keys: schedulers leader leader_fence
--- args: scheduler lease_ms
+-- args: scheduler lease_ms look
 -- flags: flags=allow-oom
--- returns: {now, leader token or '', live scheduler, …}
+-- look: '1' to see who else lives and who leads; '' only renews, which is cheaper.
+-- returns: {now} | {now, leader token, live scheduler, …}
 -- errors: none
 -- cost: O(schedulers)
 -- include: lib/clock.lua
 local now = clock.now()
 redis.call('ZADD', schedulers, string.format('%d', now + lease_ms), scheduler)
+if look ~= '1' then return { string.format('%d', now) } end
 local all = redis.call('ZRANGE', schedulers, 0, -1, 'WITHSCORES')
 local live, answer = {}, { string.format('%d', now), '' }
 for i = 1, #all, 2 do

@@ -5,7 +5,7 @@
 -- The life of a run and its tasks. Every change of run state goes through here, so that counters, sets, limits and the outbox
 -- move together. A task's own flip from unsettled to settled guards every counter: what is said twice is counted once.
 -- Work that would take long (fans, long chains of skips) stops at a budget and goes on through the inbox.
-local run = { budget = 1000, dags = {}, opened = {}, touched = {}, offers = {}, ended = {}, work = {}, next_work = 1 }
+local run = { budget = 1000, dags = {}, opened = {}, touched = {}, woken = {}, offers = {}, ended = {}, work = {}, next_work = 1 }
 
 function run.begin(prefix, inbox, now)
   run.prefix, run.inbox, run.now = prefix, inbox, now
@@ -92,6 +92,7 @@ function run.admit(r, index, attempt)
   redis.call('SADD', d.busy_key, r.id .. '/' .. index)
   d.busy = d.busy + 1
   redis.call('SADD', r.ready_key, index)
+  run.woken[d.name .. '/' .. r.id] = true
   if not r.in_outbox then
     redis.call('ZADD', run.prefix .. 'outbox', 'NX', run.now, d.name .. '/' .. r.id)
     r.in_outbox = true
@@ -322,4 +323,9 @@ function run.finish()
   for _, d in pairs(run.touched) do
     if d.parked > 0 then run.unpark(d) end
   end
+end
+
+-- For scripts that the owner does not call: it sleeps on its inbox, and hears there which runs have something ready.
+function run.wake()
+  for id in pairs(run.woken) do run.continue('wake', id) end
 end

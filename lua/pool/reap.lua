@@ -1,39 +1,40 @@
 -- reap: take back what silent workers held, and put entries on the stream again that were delivered but never granted.
 -- cell: pool
 -- keys: prefix
--- args: fence lease_ms limit
+-- args: fence lease_ms limit rested
 -- Said by the leader every few seconds. What is taken back stays in `lost` until the shard has heard of it (see reaped).
--- If nobody could call this for long (Redis was away), workers could not renew either: they get one more lease of time.
+-- If Redis was away (rested = '1', or nobody could call this for long), workers could not renew either: they get one more lease of time.
 -- returns: {attempt id, worker, …} of `lost`
 -- errors: FENCED
 -- cost: O(expired + pending), at most `limit` each
 -- include: lib/clock.lua
 -- include: lib/pool.lua
 pool.begin(prefix, clock.now())
-if not pool.open() then return {} end
-local refused = pool.refused('leader', fence)
-if refused then return refused end
-local lost = prefix .. 'lost'
-local v = redis.call('HMGET', pool.meta, 'swept', 'grace')
-local grace = tonumber(v[2] or '0')
-if v[1] and pool.now - v[1] > lease_ms * 0.8 then
-  grace = pool.now + lease_ms
-  redis.call('HSET', pool.meta, 'grace', grace)
+local v = redis.call('HMGET', pool.meta, 'slots', 'swept', 'grace', 'fence:leader')
+if not v[1] then return {} end
+if tonumber(fence) < tonumber(v[4] or '0') then
+  return redis.error_reply('FENCED leader shows fence ' .. fence .. ', this pool has seen ' .. v[4])
 end
-redis.call('HSET', pool.meta, 'swept', pool.now)
+local grace = tonumber(v[3] or '0')
+if rested == '1' or (v[2] and pool.now - v[2] > lease_ms * 1.2) then grace = pool.now + lease_ms end
+redis.call('HSET', pool.meta, 'swept', pool.now, 'grace', grace, 'fence:leader', fence)
 
-local freed = 0
-if pool.now >= grace then
-  for _, id in ipairs(redis.call('ZRANGEBYSCORE', pool.lease, '-inf', pool.now, 'LIMIT', 0, limit)) do
+local expired = pool.now >= grace and redis.call('ZRANGEBYSCORE', pool.lease, '-inf', pool.now, 'LIMIT', 0, limit) or {}
+if #expired > 0 then
+  pool.open()
+  local freed = 0
+  for _, id in ipairs(expired) do
     local e = pool.get(id)
     if e then
       pool.drop(e)
       freed = freed + e.slots
-      if e.state == 'R' then redis.call('HSET', lost, id, e.worker) end
+      if e.state == 'R' then redis.call('HSET', prefix .. 'lost', id, e.worker) end
     else
       redis.call('ZREM', pool.lease, id)
     end
   end
+  pool.admit(freed)
+  pool.save()
 end
 
 local pending = redis.pcall('XPENDING', pool.stream, pool.GROUP, 'IDLE', lease_ms, '-', '+', limit)
@@ -46,7 +47,4 @@ if not pending.err then
     if e and e.state == 'Q' then pool.push(e) end
   end
 end
-if freed > 0 then pool.admit(freed) end
-pool.save()
-local answer = redis.call('HGETALL', lost)
-return answer
+return redis.call('HGETALL', prefix .. 'lost')

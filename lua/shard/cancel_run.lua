@@ -31,5 +31,5 @@ for i = 1, #fields, 2 do
 end
 run.end_as(r, 'cancelled')
 run.finish()
-redis.call('XADD', inbox, '*', 'kind', 'limits', 'id', dag)
+run.wake()
 return { 'OK', 'cancelled', stopped }

@@ -36,6 +36,5 @@ if params ~= '' then redis.call('SET', run.key('params', dag, run_id), params) e
 redis.call('ZADD', d.queue_key, logical ~= '' and logical or run.now, run_id)
 run.start_next(d)
 run.finish()
-local r = run.open(d.name, run_id)
-redis.call('XADD', inbox, '*', 'kind', 'wake', 'id', d.name .. '/' .. run_id)
-return { 'CREATED', r.state, run_id }
+run.wake()
+return { 'CREATED', run.open(d.name, run_id).state, run_id }

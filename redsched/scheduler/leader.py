@@ -20,13 +20,15 @@ RUNS_A_PASS = 200
 class Leader:
     def __init__(self, store: Store) -> None:
         self.store = store
+        self.rested = False  # set after an outage of Redis
         self._dags: deque[str] = deque()
 
     def reap(self, fence: int) -> None:
         """Losses are reported to their shards before the pools forget them: a crash between does it again."""
+        rested, self.rested = self.rested, False
         for pool in self.store.pool.names():
             try:
-                lost = self.store.pool.reap(pool, fence)
+                lost = self.store.pool.reap(pool, fence, rested=rested)
             except Fenced as refusal:
                 log.warning("leadership lost, fence %d: %s", fence, refusal)
                 return

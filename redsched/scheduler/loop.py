@@ -27,7 +27,6 @@ from redsched.store.shard import Ended
 log = logging.getLogger("redsched.scheduler")
 
 PACK_BATCH = 200
-REAP_EVERY_S = 3.0
 RETAIN_EVERY_S = 20.0
 REOFFER_EVERY_S = 2.0
 
@@ -78,7 +77,7 @@ class Scheduler:
                 self.turn()
                 if pause:
                     log.info("Redis is back after %.1f s", time.monotonic() - away_since)
-                    pause = 0.0
+                    pause, self.leader.rested = 0.0, True
             except Unavailable as error:
                 self.dispatch.doubt()
                 if not pause:
@@ -116,7 +115,7 @@ class Scheduler:
         if self._is_due("pack", 1.0):
             self._each(self._pack, list(self._to_pack))
         if self.ownership.leads():
-            if self._is_due("reap", REAP_EVERY_S):
+            if self._is_due("reap", self.store.settings.worker_lease_ms / 2000):
                 self.leader.reap(fence(self.ownership.leader))
             if self._is_due("retain", RETAIN_EVERY_S):
                 self.leader.retain(self.redis_now())

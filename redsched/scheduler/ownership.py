@@ -40,22 +40,33 @@ class Ownership:
     tokens: dict[int, str] = field(default_factory=dict)
     live: tuple[str, ...] = ()
     leader: str = ""
+    _beats: int = 0
 
     def beat(self) -> Beat:
-        """Renew the lease, then move towards the fair share: give up what is too much, take what is free."""
-        beat = self.store.control.beat(self.name, self.store.settings.lease_ms)
-        joined, left = set(beat.live) - set(self.live), set(self.live) - set(beat.live)
-        if self.live and (joined or left):
-            log.info(
-                "schedulers alive: %d%s", len(beat.live), "".join(f", {x} is gone" for x in sorted(left))
-            )
+        """Renew the lease; at every second beat look around and move towards the fair share of shards."""
+        self._beats += 1
+        look = self._beats % 2 == 1 or not self.tokens
+        beat = self.store.control.beat(self.name, self.store.settings.lease_ms, look=look)
+        if look:
+            self._note(beat)
+            self._balance()
+        return beat
+
+    def _note(self, beat: Beat) -> None:
+        gone = sorted(set(self.live) - set(beat.live))
+        if self.live and set(self.live) != set(beat.live):
+            log.info("schedulers alive: %d%s", len(beat.live), "".join(f", {x} is gone" for x in gone))
+        if beat.leader != self.leader and holder(beat.leader) == self.name:
+            log.info("leader, fence %d", fence(beat.leader))
         self.live, self.leader = beat.live, beat.leader
+
+    def _balance(self) -> None:
+        """Give up what is beyond the fair share, take what is free up to it."""
         share = fair_share(self.store.shards, len(self.live))
         for shard in sorted(self.tokens)[share:]:
             self.give_up(shard)
         if len(self.tokens) < share:
             self._take_free(share)
-        return beat
 
     def leads(self) -> bool:
         return holder(self.leader) == self.name

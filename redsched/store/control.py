@@ -12,11 +12,11 @@ WORKER_TTL_MS = 15_000
 
 
 class Beat(NamedTuple):
-    """The answer to a scheduler's heartbeat: Redis' time, who leads, who lives."""
+    """The answer to a scheduler's heartbeat: Redis' time; if it looked around, who leads and who lives."""
 
     now: int
-    leader: str
-    live: tuple[str, ...]
+    leader: str = ""
+    live: tuple[str, ...] = ()
 
 
 class ControlStore:
@@ -41,11 +41,12 @@ class ControlStore:
 
     # ---- schedulers
 
-    def beat(self, scheduler: str, lease_ms: int) -> Beat:
-        now, leader, *live = self._store.scripts.call(
-            "control/beat", self._keys("schedulers", "leader", "leader_fence"), scheduler, lease_ms
-        )
-        return Beat(int(now), leader.decode(), tuple(sorted(x.decode() for x in live)))
+    def beat(self, scheduler: str, lease_ms: int, *, look: bool = True) -> Beat:
+        keys = self._keys("schedulers", "leader", "leader_fence")
+        reply = self._store.scripts.call("control/beat", keys, scheduler, lease_ms, "1" if look else "")
+        if not look:
+            return Beat(int(reply[0]))
+        return Beat(int(reply[0]), reply[1].decode(), tuple(sorted(x.decode() for x in reply[2:])))
 
     def leave(self, scheduler: str) -> None:
         self._store.scripts.call("control/leave", self._keys("schedulers", "leader"), scheduler)

@@ -66,18 +66,21 @@ class PoolStore:
         from redsched.store.connect import stream_entries, translate
 
         streams = {self._key(p)[0] + "stream": "0" if history else ">" for p in pools}
-        names = {key: pool for key, pool in zip(streams, pools, strict=True)}
+        names = dict(zip(streams, pools, strict=True))
+        block = None if history else max(1, block_ms)
+
+        def ask() -> Any:
+            return self._store.reader.xreadgroup(GROUP, consumer, streams, count=count, block=block)
+
         with translate():
             try:
-                reply = self._store.reader.xreadgroup(
-                    GROUP, consumer, streams, count=count, block=None if history else max(1, block_ms)
-                )
+                reply = ask()
             except ResponseError as error:
                 if not str(error).startswith(("NOGROUP", "UNBLOCKED")):
                     raise
                 for pool in pools:
                     self._call("revive", pool)
-                return []
+                reply = ask()
         hints: list[Hint] = []
         for key, entries in stream_entries(reply):
             for entry, fields in entries:
@@ -149,9 +152,13 @@ class PoolStore:
         """These are not wanted any more; returns how many a worker has to stop."""
         return int(self._call("revoke", pool, *attempt_ids))
 
-    def reap(self, pool: str, fence: int, limit: int = 500) -> dict[str, str]:
-        """Attempts whose worker fell silent, with the worker's name; they stay listed until `reaped`."""
-        flat = self._call("reap", pool, fence, self._store.settings.worker_lease_ms, limit)
+    def reap(self, pool: str, fence: int, *, rested: bool = False, limit: int = 500) -> dict[str, str]:
+        """Attempts whose worker fell silent, with the worker's name; they stay listed until `reaped`.
+
+        `rested`: Redis was away, so nobody could renew: one more lease of time before anything is taken back.
+        """
+        lease = self._store.settings.worker_lease_ms
+        flat = self._call("reap", pool, fence, lease, limit, "1" if rested else "")
         return {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat), 2)}
 
     def reaped(self, pool: str, attempt_ids: Sequence[str]) -> None:

@@ -138,7 +138,10 @@ class Scripts:
 
         if len(calls) == 1:
             name, keys, args = calls[0]
-            return [self.call(name, keys, *args)]
+            try:
+                return [self.call(name, keys, *args)]
+            except (Fenced, NotFound, Conflict) as refused:
+                return [refused]
         scripts = [all_scripts()[name] for name, _, _ in calls]
         todo = list(range(len(calls)))
         results: list[Any] = [None] * len(calls)
