@@ -37,7 +37,10 @@ from redsched.definition.values import (
     instant_text,
     parse_duration,
     parse_instant,
+    reference,
+    references,
     suggestion,
+    unescape,
     zone,
 )
 from redsched.errors import DefinitionError
@@ -51,6 +54,8 @@ __all__ = [
     "Retention",
     "TaskSpec",
     "build_dag",
+    "check_id",
+    "check_json",
     "check_schedule",
     "params_from_cli",
     "parse_duration",
@@ -58,6 +63,7 @@ __all__ = [
     "parse_params",
     "problems",
     "reference",
+    "references",
     "render_params",
     "report",
     "unescape",
@@ -67,41 +73,8 @@ T = TypeVar("T")
 Problem = tuple[tuple[str | int, ...], str]
 
 MAX_SLOTS: Final = 1_000_000
-_REFERENCE: Final = re.compile(r"\$\{([^{}]*)\}")
-_ESCAPED: Final = re.compile(r"\$\$+\{[^{}]*\}")
-_CALL: Final = re.compile(r"[^\W\d][\w-]*(?:\.[\w-]+)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
+_CALL: Final = re.compile(r"\w[\w-]*(?:\.\w[\w-]*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 _SHOWN_PROBLEMS: Final = 20
-
-
-def reference(value: object) -> str | None:
-    """`extract` for "${extract}", `params.day` for "${params.day}"; None for everything else."""
-    match = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
-    return match[1].strip() if match else None
-
-
-def unescape(text: str) -> str:
-    """A literal that looks like a reference is written with one `$` more."""
-    return text[1:] if _ESCAPED.fullmatch(text) else text
-
-
-def escape(text: str) -> str:
-    """The way to write this literal in `with`."""
-    return f"${text}" if _REFERENCE.fullmatch(text) or _ESCAPED.fullmatch(text) else text
-
-
-def references(value: object) -> list[str]:
-    """All references in a JSON value, in order."""
-    found: list[str] = []
-    todo = [value]
-    while todo:
-        item = todo.pop()
-        if isinstance(item, dict):
-            todo.extend(reversed(list(item.values())))
-        elif isinstance(item, list | tuple):
-            todo.extend(reversed(item))
-        elif (name := reference(item)) is not None:
-            found.append(name)
-    return found
 
 
 # ── the small types ──────────────────────────────────────────────────────────────────────────────

@@ -7,7 +7,7 @@ and in time that grows with the edges.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -73,6 +73,32 @@ def check_graph(dag: DagSpec) -> None:
     _check_needs(dag)
     if cycle := _cycle(dag):
         raise DefinitionError(f"DAG {dag.dag}: the tasks wait for each other in a circle: {_drawn(cycle)}")
+
+
+def not_chosen(needs: Mapping[str, Collection[str]], task: str, chosen: Collection[str]) -> list[str]:
+    """The direct downstream of `task` to be skipped when it chose these: neither chosen nor below the chosen.
+
+    `needs` has the upstream of every task. Raises DefinitionError for a choice that is no direct downstream.
+    """
+    downstream: dict[str, list[str]] = {}
+    for name, upstream in needs.items():
+        for other in upstream:
+            downstream.setdefault(other, []).append(name)
+    direct = downstream.get(task, [])
+    for name in chosen:
+        if name not in direct:
+            known = ", ".join(direct[:20]) or "none"
+            raise DefinitionError(
+                f"Branch({name!r}): not directly downstream of {task!r}; those are: {known}"
+            )
+    reached = set(chosen)
+    todo = list(chosen)
+    while todo:
+        for name in downstream.get(todo.pop(), ()):
+            if name not in reached:
+                reached.add(name)
+                todo.append(name)
+    return [name for name in direct if name not in reached]
 
 
 def _check_needs(dag: DagSpec) -> None:

@@ -1,4 +1,4 @@
-"""The small values that people write: ids, durations, instants, zones, JSON.
+"""The small values that people write: ids, durations, instants, zones, JSON, references.
 
 Each reader takes what was written and the place it stands at, and answers with the value or a
 DefinitionError that says what to write instead. Knows nothing of DAGs, and imports quickly.
@@ -25,6 +25,8 @@ MAX_DURATION_MS: Final = 3650 * 86_400_000  # ten years: far from the year 9999,
 MAX_DEPTH: Final = 64  # of nested JSON: json and pydantic recurse, and their limits are near 1,000
 
 _ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+_REFERENCE: Final = re.compile(r"\$\{([^{}]*)\}")
+_ESCAPED: Final = re.compile(r"\$\$+\{[^{}]*\}")
 _PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _DURATION: Final = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
 _SECONDS: Final = re.compile(r"\d+(?:\.\d+)?")
@@ -130,6 +132,37 @@ def parse_instant(value: object, timezone: str = "UTC", where: str = "") -> date
 def instant_text(moment: datetime) -> str:
     """`2026-01-02T01:00:00Z`: how redsched writes every instant."""
     return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def reference(value: object) -> str | None:
+    """`extract` for "${extract}", `params.day` for "${params.day}"; None for everything else."""
+    match = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
+    return match[1].strip() if match else None
+
+
+def unescape(text: str) -> str:
+    """A literal that looks like a reference is written with one `$` more."""
+    return text[1:] if _ESCAPED.fullmatch(text) else text
+
+
+def escape(text: str) -> str:
+    """The way to write this literal in `with`."""
+    return f"${text}" if _REFERENCE.fullmatch(text) or _ESCAPED.fullmatch(text) else text
+
+
+def references(value: object) -> list[str]:
+    """All references in a JSON value, in order."""
+    found: list[str] = []
+    todo = [value]
+    while todo:
+        item = todo.pop()
+        if isinstance(item, dict):
+            todo.extend(reversed(list(item.values())))
+        elif isinstance(item, list | tuple):
+            todo.extend(reversed(item))
+        elif (name := reference(item)) is not None:
+            found.append(name)
+    return found
 
 
 def check_json(value: object, where: str) -> Json:
