@@ -1,0 +1,1 @@
+"""Workers run task bodies. A supervisor keeps leases and time; its children read, run and report. See supervisor.py."""
