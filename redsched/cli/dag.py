@@ -11,6 +11,7 @@ from redsched.cli.base import Group, state
 from redsched.cli.names import DAG
 from redsched.cli.output import (
     Instant,
+    State,
     compact,
     confirm,
     fields,
@@ -23,9 +24,10 @@ from redsched.cli.output import (
 from redsched.errors import NotFound, RedschedError, Unavailable
 
 if TYPE_CHECKING:
-    from redsched.cli.files import Found
     from redsched.client import Client
+    from redsched.definition.config import Loaded
     from redsched.definition.model import DagSpec
+    from redsched.definition.trial import Trial
 
 dag = Group("dag", help="DAGs: register, validate, list, show, graph, versions, pause, resume, delete, test.")
 
@@ -61,24 +63,26 @@ def register(paths: tuple[Path, ...], dry_run: bool, paused: bool) -> None:
     _finish(rows)
 
 
-def _register(client: Client, one: Found, dry_run: bool, paused: bool) -> Row:
+def _register(client: Client, one: Loaded, dry_run: bool, paused: bool) -> Row:
     for text in one.warnings:
         warning(text)
     if one.dag is None:
         return _error_row(one.path, one.error)
     try:
         changes = _changes(client, one.dag) if dry_run else None
-        row = client.register(one.dag, paused=paused or None, path=one.path, dry_run=dry_run)
+        row: Row = client.register(one.dag, paused=paused or None, path=one.path, dry_run=dry_run)
     except Unavailable:
         raise
     except RedschedError as error:
         return _error_row(one.path, error)
-    return {**row, "changes": changes} if changes is not None else row
+    more = {"warnings": list(one.warnings)} if one.warnings else {}
+    return {**row, **more, **({} if changes is None else {"changes": changes})}
 
 
 def _error_row(path: str, error: RedschedError | None) -> Row:
     text = str(error)
-    message(text if path in text else f"{path}: {text}")
+    for line in text.splitlines():
+        message(line if path in line else f"{path}: {line}")
     return {"path": path, "error": text}
 
 
@@ -275,6 +279,80 @@ def versions(dag: str) -> None:
         for v in found
     ]
     table(("version", "", "digest", "registered", "path"), rows)
+
+
+# ---- trying
+
+
+@dag.command(json=True, short_help="Run a DAG here and now, without Redis.")
+@click.argument("target", metavar="DAG")
+@click.option("-p", "--param", "params", metavar="NAME=VALUE", multiple=True, help="A parameter; repeat it.")
+@click.option("--date", metavar="INSTANT", help="Logical date, ISO 8601 [now].")
+def test(target: str, params: tuple[str, ...], date: str | None) -> None:
+    """Run a DAG in this process, one task after the other, and print how each ended. Exit 1 if it failed.
+
+    DAG is a path, path:name, or the id of a registered DAG. Only a registered one needs Redis.
+    """
+    import sys
+    from contextlib import redirect_stdout
+
+    from redsched.cli.run import read_date
+    from redsched.definition.model import params_from_cli
+    from redsched.definition.trial import try_dag
+
+    spec = _spec_of(target)
+    values = params_from_cli(spec, list(params))
+    when = read_date(date, spec.timezone) if date else None
+    with redirect_stdout(sys.stderr):  # because bodies may print, and stdout is for the result
+        trial = try_dag(spec, values, logical_date=when)
+    _show_trial(trial)
+    if trial.state != "success":
+        raise click.exceptions.Exit(1)
+
+
+def _spec_of(target: str) -> DagSpec:
+    """The definition, with its folder on the import path."""
+    import sys
+
+    from redsched.cli.files import one_dag, split_target
+    from redsched.definition.config import import_roots
+    from redsched.definition.model import DagSpec
+
+    place = split_target(target)
+    if place is None:
+        return DagSpec.model_validate(state().client().dag(target)["spec"])
+    sys.path[:0] = import_roots([place[0]])
+    return one_dag(*place)
+
+
+def _show_trial(trial: Trial) -> None:
+    if state().json:
+        tasks = {
+            name: {"state": t.state, "attempts": t.attempts, "result": t.result, "error": t.error or None}
+            for name, t in trial.tasks.items()
+        }
+        print_json({"dag": trial.dag, "state": trial.state, "params": trial.params, "tasks": tasks})
+        return
+    for name, t in trial.tasks.items():
+        if t.output.strip():
+            message(f"--- {name}")
+            click.echo(t.output, err=True, nl=not t.output.endswith("\n"))
+    rows = [
+        (
+            name,
+            State(t.state),
+            t.attempts or None,
+            _short(compact(t.result)) if t.result is not None else None,
+            t.error,
+        )
+        for name, t in trial.tasks.items()
+    ]
+    table(("task", "state", "attempts", "result", "error"), rows, right=("attempts",))
+    fields({"dag": trial.dag, "state": State(trial.state)})
+
+
+def _short(text: str, limit: int = 200) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 20]}… ({len(text)} characters)"
 
 
 # ---- pause, resume, delete

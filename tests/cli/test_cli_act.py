@@ -205,7 +205,8 @@ def test_two_files_with_one_id_are_refused(call: Call, fake: FakeClient, tmp_pat
     (tmp_path / "a.yaml").write_text(GOOD.format(dag="alpha"))
     (tmp_path / "b.yaml").write_text(GOOD.format(dag="alpha"))
     result = call("dag", "register", tmp_path)
-    assert result.exit_code == 2 and "defined twice" in result.stderr and not fake.calls
+    assert result.exit_code == 2 and "alpha is defined in" in result.stderr
+    assert fake.calls == [("register", "alpha", None, False)], "the first one counts"
 
 
 def test_nothing_to_register_is_said(call: Call, fake: FakeClient, tmp_path: Path) -> None:
