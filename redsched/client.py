@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from difflib import get_close_matches
@@ -20,11 +20,12 @@ from redsched.errors import Conflict, DefinitionError, NotFound, RedschedError, 
 from redsched.settings import Settings, load_settings
 from redsched.states import ENDED, SETTLED
 from redsched.store import Store
-from redsched.store.codec import RunRecord, TaskRecord
+from redsched.store.codec import RunRecord, TaskRecord, decode_record
 from redsched.store.pool import DEFAULT_POOL
 
 if TYPE_CHECKING:
     from redsched.definition.model import DagSpec
+    from redsched.edit import Edit, Graph, Now
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -183,9 +184,7 @@ class Client:
 
     def dags(self) -> list[dict[str, Any]]:
         """All DAGs by name, with their current version."""
-        names = sorted(
-            self._say(self.store.shard.all_dags)
-        )
+        names = sorted(self._say(self.store.shard.all_dags))
         rows = self._say(self.store.shard.dag_hashes, names)
         return [
             _dag_row(n, known, active)
@@ -434,6 +433,119 @@ class Client:
             raise Conflict(f"run {run} of DAG {dag} has ended already")
         self._say(self.store.shard.revoke_stops, self.store.shard.of(dag))
         return {"dag": dag, "run": run, "state": state, "stopped": stopped}
+
+    def clear(
+        self,
+        dag: str,
+        run: str,
+        tasks: Sequence[str] | None = None,
+        *,
+        downstream: bool = False,
+        upstream: bool = False,
+        only_failed: bool = False,
+        dry_run: bool = False,
+    ) -> dict[str, Any]:
+        """Let tasks run again (None: all of the run), with a fresh budget of retries, in one step.
+
+        What was skipped or upstream_failed only because of them opens again by itself; running attempts are stopped.
+        `dry_run` tells exactly what would happen. The run stays on its version.
+        """
+        from redsched.edit import Graph, Now, plan_clear, select
+
+        def plan(graph: Graph, now: Now) -> Edit:
+            chosen = None if tasks is None else self._indexes(dag, graph.names, tasks)
+            named = select(
+                graph, now, chosen, downstream=downstream, upstream=upstream, only_failed=only_failed
+            )
+            return plan_clear(graph, now, named)
+
+        edit, names, state, stopped, version = self._edit(dag, run, plan, dry_run)
+        return {
+            "dag": dag,
+            "run": self._resolve(dag, run),
+            "version": version,
+            "cleared": [names[i] for i in edit.cleared],
+            "run_state": state,
+            "stopped": stopped,
+        }
+
+    def mark(self, dag: str, run: str, state: str, task: str | None = None) -> dict[str, Any]:
+        """Settle a task (or all of the run that is not settled well) as success, failed or skipped: final at once."""
+        from redsched.edit import LETTER, Graph, Now, plan_mark
+
+        if state not in LETTER or state == "upstream_failed":
+            raise DefinitionError(f"state {state!r}: write success, failed or skipped")
+
+        def plan(graph: Graph, now: Now) -> Edit:
+            if task is not None:
+                return plan_mark(graph, now, dict.fromkeys(self._indexes(dag, graph.names, [task]), state))
+            left = [i for i, s in enumerate(now.states) if s not in ("success", "skipped")]
+            return plan_mark(graph, now, dict.fromkeys(left, state))
+
+        edit, names, run_state, stopped, _ = self._edit(dag, run, plan, False)
+        marked = [names[i] for i, change in edit.changes.items() if change.startswith("mark:")]
+        return {
+            "dag": dag,
+            "run": self._resolve(dag, run),
+            "marked": marked,
+            "reopened": [names[i] for i in edit.cleared],
+            "run_state": run_state,
+            "stopped": stopped,
+        }
+
+    @staticmethod
+    def _indexes(dag: str, names: Sequence[str], tasks: Sequence[str]) -> list[int]:
+        index = {n: i for i, n in enumerate(names)}
+        for task in tasks:
+            if task not in index:
+                near = get_close_matches(task, names, 3)
+                hint = f"; did you mean {' or '.join(near)}?" if near else ""
+                raise NotFound(f"DAG {dag!r} has no task {task!r}{hint}")
+        return [index[t] for t in tasks]
+
+    def _edit(
+        self, dag: str, run: str, plan: Callable[[Graph, Now], Edit], dry_run: bool
+    ) -> tuple[Edit, tuple[str, ...], str, int, int]:
+        """Plan from what the run is now, and carry it out if that is still so; else look again."""
+        from redsched.edit import Graph, Now
+
+        run = self._resolve(dag, run)
+        for again in range(200):
+            record = self._record(dag, run)
+            spec, listed = self._plan(dag, record.digest)
+            graph = Graph.of(spec, listed)
+            tasks = [decode_record(record.tasks.get(i)) for i in range(len(listed))]
+            now = Now(
+                states=tuple(t.state for t in tasks),
+                by_rule=tuple(t.attempt == 0 and not record.marked(i) for i, t in enumerate(tasks)),
+                not_chosen={i: c for i in range(len(tasks)) if (c := record.not_chosen(i))},
+                fresh=record.state in ("queued", "cancelled"),
+            )
+            edit = plan(graph, now)
+            if dry_run or not edit.changes:
+                running = sum(
+                    t.state in ("ready", "queued", "running")
+                    for i, t in enumerate(tasks)
+                    if i in edit.changes
+                )
+                return edit, graph.names, self._edited_state(dag, record, edit), running, record.version
+            seen = f"{record.state}/{record.left}/{record.edits}"
+            word, state, stopped = self._say(self.store.shard.edit_run, dag, run, seen, edit.changes)
+            if word == "OK":
+                self._say(self.store.shard.revoke_stops, self.store.shard.of(dag))
+                return edit, graph.names, state, stopped, record.version
+            if word == "PACKED":
+                self._say(self.store.shard.unpack_run, dag, run)
+            else:
+                time.sleep(min(0.05, 0.001 * again))
+        raise Conflict(f"run {run} of DAG {dag} changes too fast to be edited; try again")
+
+    def _edited_state(self, dag: str, record: RunRecord, edit: Edit) -> str:
+        if not edit.changes or (edit.run_state == "running" and record.state in ("running", "queued")):
+            return record.state
+        if edit.run_state == "running":
+            return "running" if self._say(self.store.shard.room, dag) else "queued"
+        return "ended"
 
     # ---- logs
 

@@ -5,7 +5,7 @@
 -- The life of a run and its tasks. Every change of run state goes through here, so that counters, sets, limits and the outbox
 -- move together. A task's own flip from unsettled to settled guards every counter: what is said twice is counted once.
 -- Work that would take long (fans, long chains of skips) stops at a budget and goes on through the inbox.
-local run = { budget = 1000, dags = {}, opened = {}, touched = {}, woken = {}, offers = {}, ended = {}, work = {}, next_work = 1 }
+local run = { budget = 1000, dags = {}, opened = {}, limits = {}, touched = {}, woken = {}, offers = {}, ended = {}, work = {}, next_work = 1 }
 
 function run.begin(prefix, inbox, now)
   run.prefix, run.inbox, run.now = prefix, inbox, now
@@ -21,8 +21,7 @@ function run.dag(id)
   if v[1] then
     local p = run.prefix
     d = { id = id, team = v[2], paused = v[3] == '1', max_runs = tonumber(v[4]), max_tasks = tonumber(v[5]), generation = v[6],
-      name = v[6] == '0' and id or (id .. '~' .. v[6]),
-      busy_key = p .. 'busy:' .. id, parked_key = p .. 'parked:' .. id, active_key = p .. 'active:' .. id, queue_key = p .. 'queue:' .. id }
+      name = v[6] == '0' and id or (id .. '~' .. v[6]), active_key = p .. 'active:' .. id, queue_key = p .. 'queue:' .. id }
   end
   run.dags[id] = d
   return d
@@ -78,26 +77,56 @@ function run.offer(r, index, attempt)
   o[#o + 1] = r.version .. ',' .. r.logical .. ',' .. r.kind .. ',' .. r.flags
 end
 
-function run.occupancy(d)
-  if not d.busy then
-    d.busy = redis.call('SCARD', d.busy_key)
-    d.parked = redis.call('ZCARD', d.parked_key)
+-- A limit on how many tasks are active at a time: who is (`busy`), and the ready ones beyond it in their order (`parked`).
+-- Its occupancy is the cardinality of a set, so it can't leak.
+function run.limit(d, name, max)
+  local l = run.limits[name]
+  if not l then
+    l = { dag = d, name = name, max = max, busy_key = run.prefix .. 'busy:' .. name, parked_key = run.prefix .. 'parked:' .. name }
+    l.busy, l.parked = redis.call('SCARD', l.busy_key), redis.call('ZCARD', l.parked_key)
+    run.limits[name] = l
   end
-  run.touched[d.id] = d
+  return l
 end
 
--- A ready task takes its place under the DAG's limits and goes into its run's ready set, from which it is offered.
-function run.admit(r, index, attempt)
-  local d = r.dag
-  redis.call('SADD', d.busy_key, r.id .. '/' .. index)
-  d.busy = d.busy + 1
+-- The limits that a task stands under: its DAG's, and its own, which counts per value of its concurrency key if it has one.
+function run.limits_of(r, index)
+  local d, task = r.dag, plan.task(r.plan, index)
+  local first = run.limit(d, d.id, d.paused and 0 or d.max_tasks)
+  if task.max_active == 0 then return { first } end
+  local key = task.keyed and redis.call('HGET', run.key('keys', d.id, r.id), index)
+  return { first, run.limit(d, d.id .. ':' .. (key and 'key:' .. key or index), task.max_active) }
+end
+
+local function put_in_outbox(r, index, attempt)
   redis.call('SADD', r.ready_key, index)
-  run.woken[d.name .. '/' .. r.id] = true
+  run.woken[r.dag.name .. '/' .. r.id] = true
   if not r.in_outbox then
-    redis.call('ZADD', run.prefix .. 'outbox', 'NX', run.now, d.name .. '/' .. r.id)
+    redis.call('ZADD', run.prefix .. 'outbox', 'NX', run.now, r.dag.name .. '/' .. r.id)
     r.in_outbox = true
   end
   run.offer(r, index, attempt)
+end
+
+-- A ready task takes its place under all of its limits and goes into its run's ready set, from which it is offered;
+-- or it is parked at the first limit that is full, and holds no place meanwhile. `jump`: it was first in line at that one.
+function run.admit(r, index, attempt, jump)
+  local limits, member = run.limits_of(r, index), r.id .. '/' .. index
+  for _, l in ipairs(limits) do
+    if l.busy >= l.max or (l.parked > 0 and l ~= jump) then
+      -- Smaller goes first: priority, then the age of the run; both parts together stay below 2^53.
+      local priority = tonumber(plan.task(r.plan, index).priority)
+      redis.call('ZADD', l.parked_key, (1000 - priority) * 4000000000000 + r.created, member)
+      l.parked = l.parked + 1
+      run.touched[l.name] = l
+      return
+    end
+  end
+  for _, l in ipairs(limits) do
+    redis.call('SADD', l.busy_key, member)
+    l.busy = l.busy + 1
+  end
+  put_in_outbox(r, index, attempt)
 end
 
 function run.ready(r, index, rec)
@@ -109,15 +138,7 @@ function run.ready(r, index, rec)
   local attempt = last + 1
   redis.call('HSET', r.key, index, record.encode({ state = 'r', attempt = attempt, failures = rec and rec.failures or 0,
     losses = rec and rec.losses or 0, ready = run.since(r, run.now), queued = '', started = '', ended = '', worker = '' }))
-  run.occupancy(d)
-  if not d.paused and d.parked == 0 and d.busy < d.max_tasks then
-    run.admit(r, index, attempt)
-  else
-    local priority = tonumber(plan.task(r.plan, index).priority)
-    -- Smaller goes first: priority, then the age of the run; both parts together stay below 2^53.
-    redis.call('ZADD', d.parked_key, (1000 - priority) * 4000000000000 + r.created, r.id .. '/' .. index)
-    d.parked = d.parked + 1
-  end
+  run.admit(r, index, attempt)
 end
 
 function run.unready(r, index)
@@ -127,28 +148,28 @@ function run.unready(r, index)
   end
 end
 
--- The task stops occupying its DAG's limit, from whatever live state it was in.
+-- The task stops occupying its limits, from whatever live state it was in.
 function run.leave(r, index, rec)
-  local d = r.dag
-  run.occupancy(d)
-  if rec.state == 'r' then
-    run.unready(r, index)
-    if d.parked > 0 then d.parked = d.parked - redis.call('ZREM', d.parked_key, r.id .. '/' .. index) end
+  local member = r.id .. '/' .. index
+  if rec.state == 'r' then run.unready(r, index) end
+  for _, l in ipairs(run.limits_of(r, index)) do
+    if rec.state == 'r' and l.parked > 0 then l.parked = l.parked - redis.call('ZREM', l.parked_key, member) end
+    l.busy = l.busy - redis.call('SREM', l.busy_key, member)
+    run.touched[l.name] = l
   end
-  d.busy = d.busy - redis.call('SREM', d.busy_key, r.id .. '/' .. index)
 end
 
 -- Parked tasks take the places that became free, in their order.
-function run.unpark(d)
-  run.occupancy(d)
-  while d.parked > 0 and not d.paused and d.busy < d.max_tasks do
-    if run.budget <= 0 then return run.continue('limits', d.id) end
+function run.unpark(l)
+  while l.parked > 0 and l.busy < l.max do
+    if run.budget <= 0 then return run.continue('unpark', l.name, '', l.max) end
     run.budget = run.budget - 1
-    d.parked = d.parked - 1
-    local id, index = string.match(redis.call('ZPOPMIN', d.parked_key)[1], '^([^/]+)/(%d+)$')
-    local r = run.open(d.name, id)
+    local member = redis.call('ZPOPMIN', l.parked_key)[1]
+    l.parked = l.parked - 1
+    local id, index = string.match(member, '^([^/]+)/(%d+)$')
+    local r = run.open(l.dag.name, id)
     local rec = r and record.decode(redis.call('HGET', r.key, index))
-    if rec and rec.state == 'r' then run.admit(r, index, rec.attempt) end
+    if rec and rec.state == 'r' then run.admit(r, index, rec.attempt, l) end
   end
 end
 
@@ -224,7 +245,7 @@ end
 local function skipped_by_choice(item)
   if item.letter ~= 's' then return {} end
   local set = {}
-  local list = redis.call('HGET', run.key('branches', item.r.dag.id, item.r.id), item.index)
+  local list = redis.call('HGET', run.key('tries', item.r.dag.id, item.r.id), 'branch' .. item.index)
   for child in string.gmatch(list or '', '%d+') do set[child] = true end
   return set
 end
@@ -301,7 +322,26 @@ function run.start(r)
   redis.call('SADD', r.dag.active_key, r.id)
   redis.call('ZREM', run.prefix .. 'queued_runs', r.dag.id .. '/' .. r.id)
   redis.call('ZADD', run.prefix .. 'running_runs', run.now, r.dag.id .. '/' .. r.id)
-  run.roots(r, 0)
+  if redis.call('HEXISTS', r.key, 'reopen') == 1 then run.reopen(r) else run.roots(r, 0) end
+end
+
+-- A run that was cleared goes on with the tasks that are listed in `reopen`.
+function run.reopen(r)
+  local rest = {}
+  for index in string.gmatch(redis.call('HGET', r.key, 'reopen') or '', '%d+') do
+    if run.budget > 0 then
+      run.budget = run.budget - 1
+      run.ready(r, index)
+    else
+      rest[#rest + 1] = index
+    end
+  end
+  redis.call('HDEL', r.key, 'reopen')
+  if #rest > 0 then
+    redis.call('HSET', r.key, 'reopen', table.concat(rest, ','))
+    redis.call('HINCRBY', r.key, 'pending', 1)
+    run.continue('reopen', r.dag.name .. '/' .. r.id)
+  end
 end
 
 -- Queued runs of a DAG start in the order of their logical dates, as far as its limit allows.
@@ -320,9 +360,13 @@ end
 -- Every script that includes this ends with it: what follows is done, freed places are taken.
 function run.finish()
   run.spread()
-  for _, d in pairs(run.touched) do
-    if d.parked > 0 then run.unpark(d) end
-  end
+  repeat
+    local name, l = next(run.touched)
+    if name then
+      run.touched[name] = nil
+      run.unpark(l)
+    end
+  until not name
 end
 
 -- For scripts that the owner does not call: it sleeps on its inbox, and hears there which runs have something ready.

@@ -37,7 +37,7 @@ function apply.finished(f, at)
       return run.settle(r, index, rec, 'k')
     end
     if extra.skip and #extra.skip > 0 then
-      redis.call('HSET', run.key('branches', r.dag.id, r.id), index, table.concat(extra.skip, ','))
+      redis.call('HSET', run.key('tries', r.dag.id, r.id), 'branch' .. index, table.concat(extra.skip, ','))
       if not string.find(r.flags, 'b', 1, true) then
         r.flags = r.flags .. 'b'
         redis.call('HSET', r.key, 'head', redis.call('HGET', r.key, 'head') .. 'b')
@@ -86,6 +86,13 @@ function apply.roots(f)
   if r and r.state == 'running' then run.roots(r, tonumber(f[8])) end
 end
 
+function apply.reopen(f)
+  local r = run.open(string.match(f[4], '^([^/]+)/(.+)$'))
+  if not r then return end
+  redis.call('HINCRBY', r.key, 'pending', -1)
+  if r.state == 'running' then run.reopen(r) end
+end
+
 function apply.wake(f)
   local r = run.open(string.match(f[4], '^([^/]+)/(.+)$'))
   if not r or r.state ~= 'running' then return end
@@ -99,7 +106,15 @@ function apply.limits(f)
   local d = run.dag(f[4])
   if not d then return end
   run.start_next(d)
-  run.unpark(d)
+  local first = run.limit(d, d.id, d.paused and 0 or d.max_tasks)
+  run.touched[first.name] = first
+end
+
+function apply.unpark(f)
+  local d = run.dag(string.match(f[4], '^[^:]+'))
+  if not d then return end
+  local l = run.limit(d, f[4], f[4] == d.id and (d.paused and 0 or d.max_tasks) or tonumber(f[8]))
+  run.touched[l.name] = l
 end
 
 for _, id in ipairs({ unpack(ARGV, 3) }) do run.queued(id) end

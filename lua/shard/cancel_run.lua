@@ -27,6 +27,7 @@ for i = 1, #fields, 2 do
     end
     rec.state, rec.ended = 'c', run.since(r, run.now)
     redis.call('HSET', r.key, fields[i], record.encode(rec))
+    redis.call('HINCRBY', r.key, 'left', -1)
   end
 end
 run.end_as(r, 'cancelled')

@@ -20,7 +20,7 @@ for i = 2, #ARGV, 4 do
   if generation and generation ~= '0' then name = dag .. '~' .. generation end
   if v[1] and v[1] ~= 'running' and v[1] ~= 'queued' and v[2] .. '/' .. redis.call('HLEN', key) == ARGV[i + 3] then
     redis.call('HSET', prefix .. 'packed:' .. dag, run_id, ARGV[i + 2])
-    redis.call('DEL', key, prefix .. 'ready:' .. tail, prefix .. 'tries:' .. tail, prefix .. 'once:' .. tail, prefix .. 'branches:' .. tail)
+    redis.call('DEL', key, prefix .. 'ready:' .. tail, prefix .. 'tries:' .. tail, prefix .. 'once:' .. tail)
     packed = packed + 1
   end
   if v[1] ~= 'running' and v[1] ~= 'queued' then redis.call('ZREM', prefix .. 'ended', name .. '/' .. run_id) end

@@ -65,12 +65,22 @@ class RunRecord:
     tasks: dict[int, str]
     tries: dict[str, str] = field(default_factory=dict)
     has_params: bool = False
+    left: int = 0
+    edits: int = 0
 
     def task(self, index: int) -> TaskRecord:
         record = decode_record(self.tasks.get(index))
         if self.state == "cancelled" and record.state not in SETTLED:
             return TaskRecord("cancelled", record.attempt)
         return record
+
+    def not_chosen(self, index: int) -> tuple[int, ...]:
+        """Direct downstream tasks that this task, when it succeeded, did not choose."""
+        text = self.tries.get(f"branch{index}", "")
+        return tuple(map(int, text.split(","))) if text else ()
+
+    def marked(self, index: int) -> bool:
+        return f"mark{index}" in self.tries
 
     def attempt(self, index: int, attempt: int) -> Try | None:
         text = self.tries.get(f"{index}.{attempt}")
@@ -119,12 +129,14 @@ def run_from_hash(fields: Mapping[str, str], tries: Mapping[str, str]) -> RunRec
         tasks={int(k): v for k, v in fields.items() if k.isdecimal()},
         tries=dict(tries),
         has_params="p" in flags,
+        left=int(fields.get("left", "0")),
+        edits=int(fields.get("edits", "0")),
     )
 
 
 def pack(fields: Mapping[str, str], tries: Mapping[str, str]) -> bytes:
     """A finished run as one value: about 400 B for 20 tasks."""
-    rest = {k: v for k, v in fields.items() if not k.isdecimal() and k not in ("left", "pending")}
+    rest = {k: v for k, v in fields.items() if not k.isdecimal() and k != "pending"}
     tasks = {int(k): v for k, v in fields.items() if k.isdecimal()}
     listed = [tasks.get(i, "") for i in range(max(tasks) + 1)] if tasks else []
     text = json.dumps([rest, listed, dict(tries)], separators=(",", ":"), ensure_ascii=False)

@@ -140,8 +140,8 @@ class Scripts:
             name, keys, args = calls[0]
             try:
                 return [self.call(name, keys, *args)]
-            except (Fenced, NotFound, Conflict) as refused:
-                return [refused]
+            except (Fenced, NotFound, Conflict) as error:
+                return [error]
         scripts = [all_scripts()[name] for name, _, _ in calls]
         todo = list(range(len(calls)))
         results: list[Any] = [None] * len(calls)

@@ -232,6 +232,34 @@ class ShardStore:
         word, state, count = self._call("cancel_run", self.of(dag), "prefix inbox", dag, run)
         return word == b"OK", state.decode(), int(count)
 
+    def edit_run(self, dag: str, run: str, seen: str, changes: dict[int, str]) -> tuple[str, str, int]:
+        """(OK, new run state, attempts to be stopped), or (CHANGED | PACKED, '', 0): nothing has happened then."""
+        flat = [x for i, change in changes.items() for x in (str(i), change)]
+        reply = self._call("edit_run", self.of(dag), "prefix inbox", dag, run, seen, *flat)
+        if reply[0] != b"OK":
+            return reply[0].decode(), "", 0
+        return "OK", reply[1].decode(), int(reply[2])
+
+    def unpack_run(self, dag: str, run: str) -> None:
+        """A packed run becomes live again; nothing happens if it is."""
+        with self._store.translate():
+            packed = self._store.client.hget(f"{self.prefix(dag)}packed:{dag}", run)
+        if packed is None:
+            return
+        fields, tries = codec.unpack(packed)
+        flat = [x for pair in (*fields.items(), *tries.items()) for x in pair]
+        self._call("unpack_run", self.of(dag), "prefix", dag, run, packed, len(fields) * 2, *flat)
+
+    def room(self, dag: str) -> bool:
+        """Whether one more run of the DAG would start at once."""
+        prefix = self.prefix(dag)
+        with self._store.translate():
+            pipe = self._store.client.pipeline(transaction=False)
+            pipe.hmget(f"{prefix}dag:{dag}", ["paused", "max_active_runs"])
+            pipe.scard(f"{prefix}active:{dag}")
+            (paused, limit), active = pipe.execute()
+        return bool(paused != b"1" and active < int(limit or 0))
+
     def forget_run(self, dag: str, run: str, *, force: bool = False) -> bool:
         return bool(self._call("forget_run", self.of(dag), "prefix", dag, run, "1" if force else ""))
 
