@@ -68,15 +68,15 @@ def check_schedule(expression: str) -> str:
     try:
         values = [_values(field, text.upper()) for field, text in zip(_FIELDS, fields, strict=True)]
     except ValueError as error:
-        raise DefinitionError(f"schedule {expression!r}: {error}") from None
+        raise DefinitionError(f"{expression!r}: {error}") from None
     days, months = values[2], values[3]
     # Because with a restricted weekday either day field is enough, only `* weekday` needs a real date.
     if fields[4].startswith("*") and not any(day <= _LONGEST[month] for day in days for month in months):
-        raise DefinitionError(f"schedule {expression!r} can never fire: no such day in any of its months")
+        raise DefinitionError(f"{expression!r} can never fire: no such day in any of its months")
     from croniter import croniter  # type: ignore[import-untyped]  # its stubs are a package of their own
 
     if not croniter.is_valid(" ".join(fields)):
-        raise DefinitionError(f"schedule {expression!r} is no cron expression; write e.g. '0 2 * * *'")
+        raise DefinitionError(f"{expression!r} is no cron expression; write e.g. '0 2 * * *'")
     return " ".join(fields)
 
 
@@ -93,11 +93,11 @@ def _five_fields(expression: str) -> list[str]:
             return NICKNAMES[text].split()
         known = " ".join(NICKNAMES)
         lower = f"; write {text.lower()}" if text.lower() in NICKNAMES else ""
-        raise DefinitionError(f"schedule {expression!r} is not known{lower}; known are {known}")
+        raise DefinitionError(f"{expression!r} is not known{lower}; known are {known}")
     fields = text.split()
     if len(fields) != 5:
         raise DefinitionError(
-            f"schedule {expression!r}: expected 5 fields (minute hour day-of-month month day-of-week), "
+            f"{expression!r}: expected 5 fields (minute hour day-of-month month day-of-week), "
             f"got {len(fields)}; seconds and years are not supported, for short intervals write {{every: 30s}}"
         )
     return fields

@@ -23,6 +23,14 @@ MAX_EDGES: Final = 500_000
 _SHOWN_MEMBERS: Final = 12
 
 
+class WrongGraph(DefinitionError):
+    """The tasks don't fit together; `loc` is the place in the definition."""
+
+    def __init__(self, text: str, *loc: str) -> None:
+        super().__init__(text)
+        self.loc = ("tasks", *loc)
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """`fields` goes into Redis as it is; `names[i]` is the task with index i."""
@@ -60,19 +68,19 @@ def compile_plan(dag: DagSpec) -> Plan:
 
 
 def check_graph(dag: DagSpec) -> None:
-    """Raise a DefinitionError for unknown upstreams, cycles, and graphs beyond the limits."""
+    """Raise WrongGraph for unknown upstreams, cycles, and graphs beyond the limits."""
     if len(dag.tasks) > MAX_TASKS:
-        raise DefinitionError(
-            f"DAG {dag.dag}: {len(dag.tasks):,} tasks; at most {MAX_TASKS:,} fit into one DAG"
-        )
+        raise WrongGraph(f"DAG {dag.dag}: {len(dag.tasks):,} tasks; at most {MAX_TASKS:,} fit into one DAG")
     edges = sum(len(task.needs) for task in dag.tasks.values())
     if edges > MAX_EDGES:
-        raise DefinitionError(
+        raise WrongGraph(
             f"DAG {dag.dag}: {edges:,} edges; at most {MAX_EDGES:,}. Put one empty task between two wide layers"
         )
     _check_needs(dag)
     if cycle := _cycle(dag):
-        raise DefinitionError(f"DAG {dag.dag}: the tasks wait for each other in a circle: {_drawn(cycle)}")
+        raise WrongGraph(
+            f"DAG {dag.dag}: the tasks wait for each other in a circle: {_drawn(cycle)}", cycle[0]
+        )
 
 
 def not_chosen(needs: Mapping[str, Collection[str]], task: str, chosen: Collection[str]) -> list[str]:
@@ -106,7 +114,9 @@ def _check_needs(dag: DagSpec) -> None:
         for other in task.needs:
             if other not in dag.tasks:
                 near = suggestion(other, dag.tasks)
-                raise DefinitionError(f"DAG {dag.dag}: tasks.{name}.needs: there is no task {other!r}{near}")
+                raise WrongGraph(
+                    f"DAG {dag.dag}: tasks.{name}.needs: there is no task {other!r}{near}", name, "needs"
+                )
 
 
 def _cycle(dag: DagSpec) -> list[str]:

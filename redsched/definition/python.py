@@ -350,6 +350,7 @@ class Dag:
         self._options = dict(options)
         self._made: tuple[DagSpec, dict[str, Body]] | None = None
         self.place = _place_of(fn)
+        self.module = fn.__module__
         update_wrapper(self, fn)
         created.append(self)
 
