@@ -1,9 +1,10 @@
 -- A pool: who waits, who holds slots, and the one door through which work gets onto its stream.
 -- entries: attempt id -> <state>,<slots>,<priority>,<group>,<weight>,<nonce>,<worker>;<payload>
---   W waits in its group · Q on the stream · R granted to a worker · S granted, but no longer wanted
+--   W waits in its group, since the time that stands for its nonce · Q on the stream · R granted to a worker
+--   S granted, but no longer wanted
 -- held: one member a slot that is taken (`id`, `id#2`, …): its cardinality is the occupancy, so none can leak.
 -- Fair share between groups is start-time fair queueing; inside a group priority goes first, then age.
-local pool = { GROUP = 'workers', KEEP_DONE = 20000 }
+local pool = { GROUP = 'workers', KEEP_DONE = 20000, LOOK = 8, shares = {} }
 
 local PATTERN = '^(%a),(%d+),(%-?%d+),([^,]*),([^,]*),([^,]*),([^;]*);(.*)$'
 
@@ -27,16 +28,24 @@ function pool.put(e)
 end
 
 function pool.open()
-  local v = redis.call('HMGET', pool.meta, 'slots', 'v', 'seq')
+  local v = redis.call('HMGET', pool.meta, 'slots', 'v', 'seq', 'passed')
   if not v[1] then return false end
   pool.slots, pool.v, pool.seq = tonumber(v[1]), tonumber(v[2]) or 0, tonumber(v[3]) or 0
+  pool.passed = tonumber(v[4]) or 0
   pool.used = redis.call('SCARD', pool.held_key)
   pool.busy_groups = redis.call('ZCARD', pool.groups)
   return true
 end
 
+-- What each group was given, a minute at a time, is kept for a quarter of an hour: `pool show` prints the shares.
 function pool.save()
-  if pool.dirty then redis.call('HSET', pool.meta, 'v', string.format('%.6f', pool.v), 'seq', string.format('%d', pool.seq)) end
+  if pool.dirty then
+    redis.call('HSET', pool.meta, 'v', string.format('%.6f', pool.v), 'seq', string.format('%d', pool.seq), 'passed', string.format('%d', pool.passed))
+  end
+  local minute = pool.prefix .. 'shares:' .. string.format('%d', math.floor(pool.now / 60000))
+  for group, slots in pairs(pool.shares) do
+    if redis.call('HINCRBY', minute, group, slots) == slots then redis.call('EXPIRE', minute, 900) end
+  end
 end
 
 -- The only place that puts work on a stream, so that waking a worker can't be forgotten.
@@ -51,7 +60,8 @@ end
 function pool.hold(e)
   for slot = 1, e.slots do redis.call('SADD', pool.held_key, place(e.id, slot)) end
   pool.used = pool.used + e.slots
-  e.state = 'Q'
+  pool.shares[e.group] = (pool.shares[e.group] or 0) + e.slots
+  e.state, e.nonce = 'Q', ''
   pool.put(e)
   pool.push(e)
 end
@@ -59,7 +69,7 @@ end
 function pool.wait(e)
   pool.seq, pool.dirty = pool.seq + 1, true
   local key = pool.prefix .. 'wait:' .. e.group
-  e.state = 'W'
+  e.state, e.nonce = 'W', string.format('%d', pool.now)
   pool.put(e)
   -- Smaller goes first; both parts together stay below 2^53.
   redis.call('ZADD', key, (1000 - e.priority) * 4000000000000 + pool.seq, e.id)
@@ -70,31 +80,47 @@ function pool.wait(e)
   end
 end
 
+-- The first in line; if it is too wide for what is free, the next that fits may go before it, until as many slots as the
+-- pool has were given past it: then it is waited for. Returns its group, the group's virtual time, its id and its entry.
+local function next_in_line()
+  local free, first = pool.slots - pool.used, true
+  local groups = redis.call('ZRANGE', pool.groups, 0, pool.LOOK - 1, 'WITHSCORES')
+  for g = 1, #groups, 2 do
+    for _, id in ipairs(redis.call('ZRANGE', pool.prefix .. 'wait:' .. groups[g], 0, first and 0 or pool.LOOK - 1)) do
+      local e = pool.get(id)
+      if not e or e.slots <= free then
+        if not first then pool.passed = pool.passed + (e and e.slots or 0) end
+        if first and e then pool.passed = 0 end
+        return groups[g], tonumber(groups[g + 1]), id, e
+      end
+      if first and pool.passed >= pool.slots then return nil end
+      first = false
+    end
+  end
+end
+
+local function after(group, tag)
+  local key = pool.prefix .. 'wait:' .. group
+  if redis.call('EXISTS', key) == 1 then return redis.call('ZADD', pool.groups, string.format('%.6f', tag), group) end
+  pool.busy_groups = pool.busy_groups - redis.call('ZREM', pool.groups, group)
+  -- Remembered only as long as it is ahead: an idle group saves no credit, and leaving is no way to lose a debt.
+  redis.call('ZREMRANGEBYSCORE', pool.prefix .. 'tags', '-inf', string.format('%.6f', pool.v))
+  redis.call('ZADD', pool.prefix .. 'tags', string.format('%.6f', tag), group)
+end
+
 -- Give free slots to those who wait: the group with the smallest virtual time first. Returns 1 if `limit` stopped it.
 function pool.admit(limit)
   for _ = 1, limit do
     if pool.busy_groups == 0 or pool.used >= pool.slots then return 0 end
-    local first = redis.call('ZRANGE', pool.groups, 0, 0, 'WITHSCORES')
-    local group, tag = first[1], tonumber(first[2])
-    local key = pool.prefix .. 'wait:' .. group
-    local id = redis.call('ZRANGE', key, 0, 0)[1]
-    local e = id and pool.get(id)
-    if e and pool.used + e.slots > pool.slots then return 0 end -- a wide one is not overtaken
-    if id then redis.call('ZREM', key, id) end
+    local group, tag, id, e = next_in_line()
+    if not group then return 0 end
+    redis.call('ZREM', pool.prefix .. 'wait:' .. group, id)
     pool.v, pool.dirty = math.max(pool.v, tag), true
     if e then
       tag = tag + e.slots / tonumber(e.weight)
       pool.hold(e)
     end
-    if redis.call('EXISTS', key) == 0 then
-      redis.call('ZREM', pool.groups, group)
-      pool.busy_groups = pool.busy_groups - 1
-      -- Remembered only as long as it is ahead: an idle group saves no credit, and leaving is no way to lose a debt.
-      redis.call('ZREMRANGEBYSCORE', pool.prefix .. 'tags', '-inf', string.format('%.6f', pool.v))
-      redis.call('ZADD', pool.prefix .. 'tags', string.format('%.6f', tag), group)
-    else
-      redis.call('ZADD', pool.groups, string.format('%.6f', tag), group)
-    end
+    after(group, tag)
   end
   return 1
 end
