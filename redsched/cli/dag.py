@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -242,7 +243,9 @@ def show(dag: str) -> None:
 
 
 def _setting(value: Any) -> str:
-    return value if isinstance(value, str) else compact(value)
+    if isinstance(value, str):
+        return _span(value) if re.fullmatch(r"\d+ms", value) else value
+    return compact(value)
 
 
 def _param_row(name: str, schema: Row) -> tuple[Any, ...]:
@@ -258,6 +261,23 @@ def _task_row(name: str, task: Row) -> tuple[Any, ...]:
     shown = ("run", "call", "needs", "pool", "with", "env", "description")
     options = [f"{key} {_setting(value)}" for key, value in task.items() if key not in shown]
     return name, does, task.get("needs", []), task.get("pool", "default"), ", ".join(options)
+
+
+@dag.command(json=True, short_help="The tasks in layers, with their arrows.")
+@click.argument("target", metavar="DAG", type=DAG)
+def graph(target: str) -> None:
+    """The tasks in layers, from the first to run to the last, with an arrow from each to its downstream.
+
+    DAG is the id of a registered DAG, a path, or path:name. Only a registered one needs Redis.
+    """
+    from redsched.graph import downstream_of, draw, layers
+
+    spec = _spec_of(target)
+    if state().json:
+        edges = [[name, below] for name, found in downstream_of(spec).items() for below in found]
+        print_json({"dag": spec.dag, "layers": layers(spec), "edges": edges})
+    else:
+        click.echo(draw(spec))
 
 
 @dag.command(json=True)
@@ -285,7 +305,7 @@ def versions(dag: str) -> None:
 
 
 @dag.command(json=True, short_help="Run a DAG here and now, without Redis.")
-@click.argument("target", metavar="DAG")
+@click.argument("target", metavar="DAG", type=DAG)
 @click.option("-p", "--param", "params", metavar="NAME=VALUE", multiple=True, help="A parameter; repeat it.")
 @click.option("--date", metavar="INSTANT", help="Logical date, ISO 8601 [now].")
 def test(target: str, params: tuple[str, ...], date: str | None) -> None:

@@ -184,12 +184,23 @@ def _rich_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], right: Se
     from rich.table import Table
 
     screen = console()
+    lines = [[rich_cell(cell, screen.width) for cell in row] for row in rows]
+    kept = _columns_for(screen.width, columns, lines)
     shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name in columns:
-        shown.add_column(name, justify="right" if name in right else "left", overflow="fold")
-    for row in rows:
-        shown.add_row(*(rich_cell(cell, screen.width) for cell in row))
+    for i in kept:
+        shown.add_column(columns[i], justify="right" if columns[i] in right else "left", overflow="fold")
+    for line in lines:
+        shown.add_row(*(line[i] for i in kept))
     screen.print(shown)
+
+
+def _columns_for(width: int, columns: Sequence[str], lines: list[list[Text]]) -> list[int]:
+    """All columns, or on a narrow screen those with something in them: a folded id is worse than no empty column."""
+    everything = list(range(len(columns)))
+    needed = [max([len(columns[i]), *(line[i].cell_len for line in lines)]) + 2 for i in everything]
+    if sum(needed) <= width:
+        return everything
+    return [i for i in everything if any(line[i].plain != "-" for line in lines)]
 
 
 def rich_cell(value: Any, width: int = WIDE) -> Text:
@@ -200,7 +211,8 @@ def rich_cell(value: Any, width: int = WIDE) -> Text:
     if isinstance(value, Bar):
         return bar_text(*value)
     if isinstance(value, Instant):
-        return Text(f"{_plain(value)} ({ago(value)})" if width >= WIDE else ago(value))
+        whole = re.sub(r"\.\d+", "", _plain(value))
+        return Text(f"{whole} ({ago(value)})" if width >= WIDE else ago(value))
     plain = _plain(value)
     return Text(plain, style="bright_black" if plain == "-" else "")
 

@@ -118,7 +118,7 @@ def _live(client: Client, dag: str, run: str, timeout: float | None) -> Run:
     from rich.live import Live
 
     screen = console()
-    with Live(console=screen, transient=True, auto_refresh=False) as live:
+    with Live(console=screen, transient=True, auto_refresh=False, redirect_stdout=False) as live:
         found = _looks(client, dag, run, timeout, lambda f: live.update(picture(f), refresh=True))
     show_end(found)
     return found

@@ -13,7 +13,7 @@ from redsched.cli.base import Group, state
 from redsched.cli.names import DAG, RUN, TASK, Duration
 from redsched.cli.output import Instant, State, confirm, print_json, say, table, warning
 from redsched.errors import DefinitionError
-from redsched.states import RunState
+from redsched.states import ENDED, RunState
 
 if TYPE_CHECKING:
     from redsched.client import Client
@@ -228,7 +228,7 @@ def cancel(dag: str, run: str, yes: bool) -> None:
     """Cancel a run: nothing of it starts any more, what runs is stopped. RUN may be `latest`."""
     client = state().client()
     found = client.run(dag, run)  # so that `latest` means the same run in the question and in the act
-    confirm(f"Cancel the run {found['run']} of {dag} ({found['state']})?", yes)
+    confirm(f"Cancel the run {found['run']} of {dag} ({found['state']})?", yes or found["state"] in ENDED)
     answer = client.cancel(dag, found["run"])
     if state().json:
         print_json(answer)

@@ -35,6 +35,9 @@ GRACE_S = 30.0
 STEP_S = 0.1
 LEVELS = {"WARNING": "yellow", "ERROR": "red", "CRITICAL": "red"}
 COLOURS = {"success": "green", "failed": "red", "cancelled": "bright_black"}
+# What a child puts in front of its lines, and lines that are noise as long as nothing is wrong.
+STAMP = re.compile(r"\d{4}-\d\d-\d\dT[\d:]+ worker \S+: ")
+NOISE = re.compile(r"INFO (shard \d+|leader, fence)")
 RUN_ENDED = re.compile(r"run (\S+/\S+) (success|failed|cancelled) in ")
 
 
@@ -80,7 +83,7 @@ def up(
         raise click.UsageError("-p gives a parameter to --once; add --once DAG")
     if state().json and not once:
         raise click.UsageError("--json prints the result of --once; add --once DAG")
-    lines = Lines(err=once is not None)
+    lines = Lines(err=once is not None, verbose=state().verbose > 0)
     if port is not None and not no_web:
         lines.say("up", "WARNING there is no web page yet; --port changes nothing")
     settings = state().settings()
@@ -119,16 +122,17 @@ def locked(data: Path) -> Iterator[None]:
 class Lines:
     """The calm lines: time, who, what. With --once they go to stderr, because stdout is for the result."""
 
-    def __init__(self, err: bool) -> None:
-        self.err = err
+    def __init__(self, err: bool, verbose: bool = False) -> None:
+        self.err, self.verbose = err, verbose
         self.ended: deque[str] = deque(maxlen=1000)
         self._lock = threading.Lock()
 
     def say(self, who: str, text: str) -> None:
-        level, _, rest = text.partition(" ")
+        if NOISE.match(text) and not self.verbose:
+            return
+        level, _, rest = STAMP.sub("", text).partition(" ")
         colour = LEVELS.get(level)
-        if colour or level in ("INFO", "DEBUG"):
-            text = rest
+        text = rest if colour or level in ("INFO", "DEBUG") else f"{level} {rest}".rstrip()
         if ended := RUN_ENDED.search(text):
             self.ended.append(ended[1])
             colour = COLOURS[ended[2]]
@@ -255,7 +259,7 @@ class Up:
 
         workers, stops = [*self.workers, *self.leaving], max(1, self.stops)
         if any(child.alive for child in workers):
-            self.lines.say("up", f"stopping; running tasks have {GRACE_S:g} s, Ctrl-C again stops them")
+            self.lines.say("up", f"stopping; what runs may take {GRACE_S:g} s more, Ctrl-C again stops it")
         stop_all(workers, GRACE_S + 15, lambda: self.stops > stops)
         stop_all(self.schedulers, 10, lambda: False)
         self.lines.say("up", "stopped")
