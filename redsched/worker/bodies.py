@@ -30,6 +30,9 @@ ENV_TOTAL_LIMIT: Final = 512 * 1024  # and 2 MiB in all, with the worker's own
 STALE: Final = re.compile(
     r"REDSCHED_(DAG|RUN|TASK|ATTEMPT|LOGICAL_DATE|INTERVAL_.*|IDEMPOTENCY_KEY|RESULT|INPUTS?|INPUT_.*|PARAM_.*)"
 )
+_OURS: Final = frozenset(
+    str(Path(__file__).parent.parent / p) for p in ("worker/bodies.py", "definition/python.py")
+)
 
 
 class Outcome(NamedTuple):
@@ -102,7 +105,8 @@ def call(
     except SystemExit as leave:
         return _exit(job.task, leave, note)
     except CannotLoad as error:
-        note(_traceback(error.cause))
+        if not isinstance(error.cause, DefinitionError):  # that one's message says it all
+            note(_traceback(error.cause))
         return failed(str(error))
     except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt too: a body never ends its worker
         note(_traceback(error))
@@ -180,10 +184,12 @@ def _said(error: BaseException) -> str:
 
 
 def _traceback(error: BaseException) -> str:
-    """Without our own frame on top."""
-    own = error.__traceback__
+    """Without our own frames on top."""
+    frame = error.__traceback__
+    while frame and frame.tb_next and frame.tb_frame.f_code.co_filename in _OURS:
+        frame = frame.tb_next
     try:
-        return "".join(traceback.format_exception(type(error), error, own.tb_next if own else None))
+        return "".join(traceback.format_exception(type(error), error, frame))
     except Exception:  # noqa: BLE001 - it calls the user's __str__ too
         return describe(error)
 

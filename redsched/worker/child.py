@@ -278,7 +278,7 @@ class Child:
         self.cells[wire.CUT] = 0
         self.cells[wire.BODY] = self.serial
         times = f"{begun * 1000:.0f}\t{task.timeout_ms}\t{task.grace_ms}"
-        self.tell(f"B\t{index}\t{self.serial}\t{times}\t{kind}\t{self.log.path.name}\n")
+        self.tell(f"B\t{index}\t{self.serial}\t{times}\t{kind}\t{self.log.path.name}\t{task.name}\n")
         outcome, taken = self._call(job, begun) if kind == "p" else self._command(job)
         verdict = self.board.verdict(self.serial)
         if verdict == "timeout":

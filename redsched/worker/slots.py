@@ -33,6 +33,7 @@ class Body:
     grace_ms: int
     kind: str
     log_name: str
+    task: str
     pgid: int | None = None
     noticed: bool = False  # shown as running
     taken: bool = False
@@ -44,6 +45,10 @@ class Body:
     shipped: int = 0
     next_tail: float = 0
     tail_ms: float = 250
+
+    @property
+    def title(self) -> str:
+        return f"{self.hint.attempt_id} ({self.task})"
 
     def elapsed(self, now: float) -> int:
         return max(0, int(now - self.begun))
@@ -140,16 +145,18 @@ class Slot:
             grace,
             fields[5],
             fields[6],
+            fields[7],
             next_tail=now + 250,
         )
 
     def _over(self, index: int, fields: list[str]) -> tuple[str, str] | None:
+        title = attempt_id = self.hints[index].attempt_id
         if self.body and self.body.index == index:
+            title = self.body.title
             self._end_body()
-        attempt_id = self.hints[index].attempt_id
         report = self.overs[index] = wire.report_of(attempt_id, fields)
         self.states[index] = "over"
-        return ("D", f"{attempt_id} failed: {report.reason}") if report.outcome == "failed" else None
+        return ("D", f"{title} failed: {report.reason}") if report.outcome == "failed" else None
 
     def _end_body(self) -> None:
         if self.body:

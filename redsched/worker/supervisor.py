@@ -339,7 +339,7 @@ class Worker:
         slot.fork_at = now + (min(5000, 100 * 2 ** min(slot.quick_deaths, 10)) if quick else 0)
         if status != 0:
             how = bodies.killed(-status) if status < 0 else f"exit code {status}"
-            running = f" in {slot.body.hint.attempt_id}" if slot.body else ""
+            running = f" in {slot.body.title}" if slot.body else ""
             self.log(f"child {slot.number} (pid {pid}) ended: {how}{running}")
         self._settle(slot, status)
         for path in self.folder.glob(f"{slot.log_name}*"):
@@ -357,7 +357,7 @@ class Worker:
             reason = child.timed_out(body.timeout_ms) if body.verdict == "timeout" else bodies.ended(status)
             if body.verdict != "unwanted":
                 report = Report(body.hint.attempt_id, "failed", body.elapsed(wire.monotonic_ms()), reason)
-                self.log(f"{body.hint.attempt_id} failed: {reason}")
+                self.log(f"{body.title} failed: {reason}")
                 reports.append(report)
             self._last_lines(slot, body, f"redsched: {reason}")
         self._send(nonce, reports, release, rest)
@@ -535,7 +535,7 @@ class Worker:
         for slot in self.slots:
             body = slot.body
             if body and body.hint.attempt_id in ids and not body.verdict:
-                self.log(f"{body.hint.attempt_id} is not wanted any more: stopping it")
+                self.log(f"{body.title} is not wanted any more: stopping it")
                 self._stop(slot, body, "unwanted", now)
             if any(h.attempt_id in ids for h in slot.in_state("held")):
                 slot.board.cells[wire.RECHECK] = 1

@@ -91,7 +91,7 @@ class Board:
 
 # ---------------------------------------------------------------- lines: a letter, then fields between tabs
 #   H nonce (pool entry id payload)*   about to be granted        G 0101…   which of them were
-#   B i serial begun_ms timeout_ms grace_ms kind log              body of hint i is on (kind: c command, p Python)
+#   B i serial begun_ms timeout_ms grace_ms kind log task         body of hint i is on (kind: c command, p Python)
 #   P serial pgid                      its command was spawned    D i ms [json]   it is over, not yet reported
 #   F                                  all that is over has been reported and released
 #   R                                  the batch is done          L text / K      Redis lost / back      X text  an error
