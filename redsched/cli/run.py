@@ -56,7 +56,7 @@ def start(
     client = state().client()
     values, when = read_inputs(client, dag, params, date)
     started = client.trigger(dag, values, date=when, run=run_id)
-    warn_if_alone(client)
+    warn_if_it_waits(client, dag)
     if wait:
         await_end(client, dag, started["run"], timeout)
     elif state().json:
@@ -87,9 +87,11 @@ def read_date(text: str, zone: str) -> datetime:
     return at
 
 
-def warn_if_alone(client: Client) -> None:
-    """A run that waits for a scheduler looks like one that hangs, so say it at once."""
-    if not client.schedulers():
+def warn_if_it_waits(client: Client, dag: str) -> None:
+    """A run that waits for somebody looks like one that hangs, so say it at once."""
+    if client.dag(dag)["paused"]:
+        warning(f"{dag} is paused: the run waits until `redsched dag resume {dag}`")
+    elif not client.schedulers():
         warning(
             "no scheduler is alive: the run waits until one starts (`redsched scheduler` or `redsched up`)"
         )

@@ -13,10 +13,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from queue import Full, Queue
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 GRACE_S = 30.0
 STEP_S = 0.1
+QUEUED_LINES, LAST_LINES_S = 10_000, 2.0
 LEVELS = {"WARNING": "yellow", "ERROR": "red", "CRITICAL": "red"}
 COLOURS = {"success": "green", "failed": "red", "cancelled": "bright_black"}
 # What a child puts in front of its lines, and lines that are noise as long as nothing is wrong.
@@ -87,9 +89,13 @@ def up(
     if port is not None and not no_web:
         lines.say("up", "WARNING there is no web page yet; --port changes nothing")
     settings = state().settings()
-    with locked(settings.data):
-        site = Up(settings, list(paths) or default_paths(), workers, schedulers, concurrency, lines)
-        raise click.exceptions.Exit(site.run(once, params))
+    try:
+        with locked(settings.data):
+            site = Up(settings, list(paths) or default_paths(), workers, schedulers, concurrency, lines)
+            code = site.run(once, params)
+    finally:
+        lines.close()
+    raise click.exceptions.Exit(code)
 
 
 def default_paths() -> list[Path]:
@@ -120,26 +126,48 @@ def locked(data: Path) -> Iterator[None]:
 
 
 class Lines:
-    """The calm lines: time, who, what. With --once they go to stderr, because stdout is for the result."""
+    """The calm lines: time, who, what. With --once they go to stderr, because stdout is for the result.
+
+    A thread writes them, because a terminal that is held (Ctrl-S) must not hold a worker that wants to say something.
+    """
 
     def __init__(self, err: bool, verbose: bool = False) -> None:
         self.err, self.verbose = err, verbose
         self.ended: deque[str] = deque(maxlen=1000)
-        self._lock = threading.Lock()
+        self.broken = False  # nobody reads any more
+        self._lines: Queue[tuple[datetime, str, str] | None] = Queue(QUEUED_LINES)
+        self._writer = threading.Thread(target=self._write, name="lines", daemon=True)
+        self._writer.start()
 
     def say(self, who: str, text: str) -> None:
-        if NOISE.match(text) and not self.verbose:
-            return
+        if ended := RUN_ENDED.search(text):
+            self.ended.append(ended[1])
+        if self.verbose or not NOISE.match(text):
+            with suppress(Full):
+                self._lines.put_nowait((datetime.now(UTC), who, text))
+
+    def close(self) -> None:
+        """Write what is left, if that is possible in a moment."""
+        with suppress(Full):
+            self._lines.put(None, timeout=LAST_LINES_S)
+        self._writer.join(LAST_LINES_S)
+
+    def _write(self) -> None:
+        while (line := self._lines.get()) is not None:
+            try:
+                click.echo(self._styled(*line), err=self.err)
+            except OSError:
+                self.broken = True
+                return
+
+    def _styled(self, at: datetime, who: str, text: str) -> str:
         level, _, rest = STAMP.sub("", text).partition(" ")
         colour = LEVELS.get(level)
         text = rest if colour or level in ("INFO", "DEBUG") else f"{level} {rest}".rstrip()
         if ended := RUN_ENDED.search(text):
-            self.ended.append(ended[1])
             colour = COLOURS[ended[2]]
-        clock = datetime.now(UTC).strftime("%H:%M:%SZ")
-        head = click.style(f"{clock}  {safe(who):<10}", fg="bright_black")
-        with self._lock:
-            click.echo(f"{head}  {click.style(safe(text), fg=colour)}", err=self.err)
+        head = click.style(f"{at:%H:%M:%SZ}  {safe(who):<10}", fg="bright_black")
+        return f"{head}  {click.style(safe(text), fg=colour)}"
 
 
 def environment(settings: Settings) -> dict[str, str]:
@@ -225,7 +253,7 @@ class Up:
         if once:
             return self._once(client, once, params)
         self._say_ready(list(registrar.dags))
-        while not self.stops:
+        while not self.stops and not self.lines.broken:
             self._step()
         return 0
 
@@ -319,7 +347,7 @@ class Events(threading.Thread):
     def __init__(self, site: Up, client: Client) -> None:
         super().__init__(name="events", daemon=True)
         self.site, self.client = site, client
-        self.known: set[str] = set()
+        self.known: set[str] | None = None
 
     def run(self) -> None:
         while not self.site.stops:
@@ -331,8 +359,9 @@ class Events(threading.Thread):
 
     def look(self) -> None:
         running = {f"{r['dag']}/{r['run']}" for r in self.client.runs(state="running", limit=50)}
-        for name in sorted(running - self.known - set(self.site.lines.ended)):
-            self.site.lines.say("run", f"run {name} started")
+        word = "goes on" if self.known is None else "started"
+        for name in sorted(running - (self.known or set()) - set(self.site.lines.ended)):
+            self.site.lines.say("run", f"run {name} {word}")
         self.known = running
         self.site.wanted_pools = pools_of(self.client)
 

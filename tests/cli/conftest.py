@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from fake_client import Call, FakeClient
 
 from redsched.cli.base import State
 from redsched.cli.main import cli
+
+from .fake_client import Call, FakeClient
 
 
 @pytest.fixture

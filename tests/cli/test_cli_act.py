@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from fake_client import Call, FakeClient, run_of, task_of
+
+from .fake_client import Call, FakeClient, run_of, task_of
 
 SPEC = {
     "dag": "orders",
@@ -215,6 +216,7 @@ def test_nothing_to_register_is_said(call: Call, fake: FakeClient, tmp_path: Pat
     assert call("dag", "register", tmp_path / "missing").exit_code == 2
 
 
+@pytest.mark.filterwarnings("ignore:old")
 def test_a_printing_dag_file_does_not_spoil_the_json(call: Call, fake: FakeClient, tmp_path: Path) -> None:
     (tmp_path / "loud.py").write_text(
         "import warnings\nprint('hello')\nwarnings.warn('old')\nfrom redsched import dag, task\n"

@@ -10,10 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
-from fake_client import Call, FakeClient
 
 import redsched
 from redsched.errors import Conflict, DefinitionError, NotFound, RedschedError, Unavailable
+
+from .fake_client import Call, FakeClient
 
 ROOT = Path(redsched.__file__).parents[1]
 DEAD = "redis://127.0.0.1:1/0"

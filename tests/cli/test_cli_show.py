@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from fake_client import DESCRIPTION, Call, FakeClient, run_of, task_of
+
+from .fake_client import DESCRIPTION, Call, FakeClient, run_of, task_of
 
 SPEC = {
     "dag": "orders",
