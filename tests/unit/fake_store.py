@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from multiprocessing.connection import Client, Listener
 from typing import Any
 
@@ -164,10 +165,12 @@ class FakeRedis:
     def control_worker_leave(self, name: str) -> None:
         self.left.append(name)
 
-    def call(self, name: str, args: tuple[Any, ...], more: dict[str, Any]) -> Any:
-        """Blocking reads wait outside the lock, and end when Redis goes down."""
+    def call(
+        self, name: str, args: tuple[Any, ...], more: dict[str, Any], gone: Callable[[], bool] = lambda: False
+    ) -> Any:
+        """Blocking reads wait outside the lock, and end when Redis goes down or their client has `gone`."""
         until = time.monotonic() + (args[3] / 1000 if name == "pool_read" and not more.get("history") else 0)
-        while True:
+        while not gone():
             with self.lock:
                 self.calls[name] += 1
                 if self.down:
@@ -202,8 +205,8 @@ class Server:
             while True:
                 name, args, more = connection.recv()
                 try:
-                    answer = True, self.redis.call(name, args, more)
-                except Exception as error:
+                    answer = True, self.redis.call(name, args, more, lambda: connection.poll(0))
+                except Exception as error:  # noqa: BLE001 - it is raised at the caller's
                     answer = False, error
                 connection.send(answer)
         except (EOFError, OSError):

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from .fake_store import FakeRedis, Server
 
@@ -77,7 +77,7 @@ class WorkerProcess:
                 [sys.executable, "-c", SCRIPT, json.dumps(self.options)], env=env, stderr=err, cwd=self.folder
             )
 
-    def __enter__(self) -> WorkerProcess:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
