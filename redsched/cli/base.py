@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from redsched.client import Client
     from redsched.settings import Settings
 
+# Exit codes beside those of the errors.
+INTERNAL, TIMED_OUT, INTERRUPTED, BROKEN_PIPE = 70, 124, 130, 141
+
 # Given before the command or after it; each is also a variable in the environment or a line in redsched.toml.
 CONNECTION = ("redis", "namespace", "data", "username", "password", "db")
 

@@ -15,10 +15,16 @@ from typing import Any, NoReturn
 
 import click
 
-from redsched.cli.base import Group, connection_options, json_option, verbose_option
+from redsched.cli.base import (
+    BROKEN_PIPE,
+    INTERNAL,
+    INTERRUPTED,
+    Group,
+    connection_options,
+    json_option,
+    verbose_option,
+)
 from redsched.errors import RedschedError
-
-INTERNAL, INTERRUPTED, BROKEN_PIPE = 70, 130, 141
 
 COMMANDS = {
     "up": "redsched.cli.up:up",

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from redsched.cli.base import Group, state
+from redsched.cli.base import TIMED_OUT, Group, state
 from redsched.cli.names import DAG, RUN, TASK, Duration
 from redsched.cli.output import Instant, State, confirm, print_json, say, table, warning
 from redsched.errors import DefinitionError
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from redsched.client import Client
 
 RUN_STATES = RunState.__args__  # type: ignore[attr-defined]
-TIMED_OUT = 124
 
 run = Group("run", help="Runs: start, list, show, watch, cancel, logs.")
 

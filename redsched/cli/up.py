@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from redsched.cli.base import Command, state
+from redsched.cli.base import BROKEN_PIPE, INTERRUPTED, Command, state
 from redsched.cli.names import DAG
 from redsched.cli.output import safe
 from redsched.errors import Conflict, RedschedError
@@ -255,7 +255,7 @@ class Up:
         self._say_ready(list(registrar.dags))
         while not self.stops and not self.lines.broken:
             self._step()
-        return 0
+        return BROKEN_PIPE if self.lines.broken else 0
 
     def _say_ready(self, dags: list[str]) -> None:
         at_once = self.concurrency or cores()
@@ -331,7 +331,7 @@ class Up:
         while found["state"] not in ENDED:
             if self.stops:
                 self.lines.say("up", f"WARNING stopped before the run {run} of {dag} had ended")
-                return 130
+                return INTERRUPTED
             self._step()
             found = client.run(dag, run)
         if state().json:
