@@ -1,0 +1,1 @@
+"""Definitions of DAGs: what people write, checked and compiled. Knows nothing of Redis."""

@@ -6,7 +6,6 @@ Outside of it a task is the plain function. Pydantic is imported only when a spe
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import importlib
 import inspect
@@ -559,6 +558,8 @@ def call_body(fn: Body, inputs: Mapping[str, Any]) -> Any:
 
 
 def _finished(waiting: Any) -> Any:
+    import asyncio
+
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -576,6 +577,8 @@ def _finished(waiting: Any) -> Any:
 
 
 def _caught(waiting: Any) -> tuple[Any, BaseException | None]:
+    import asyncio
+
     try:
         return asyncio.run(_awaited(waiting)), None
     except BaseException as error:  # noqa: BLE001 - because it is raised again in the caller's thread
