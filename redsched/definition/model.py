@@ -195,9 +195,7 @@ Cap = Annotated[StrictInt, Field(ge=1, le=1_000_000)]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False, validate_by_alias=True, validate_by_name=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
 
 
 # ── a task ───────────────────────────────────────────────────────────────────────────────────────
