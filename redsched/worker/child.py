@@ -102,7 +102,7 @@ class Child:
         self.pace = 1.0  # seconds a body takes, lately
         self.count = 1
         self.functions: dict[str, Callable[..., Any]] = {}
-        self.worker_no = 0
+        self.block_ms = min(BLOCK_MS, store.clients.block_ms)  # always shorter than the socket's time-out
         self.unsaid = ""
         self._pid = os.getpid()
         self.home = os.open(".", os.O_RDONLY | os.O_CLOEXEC)
@@ -112,17 +112,18 @@ class Child:
     def run(self) -> None:
         """Until told to drain. What was delivered to this consumer earlier comes first."""
         self._await_number()
-        history = True
+        history, tries = True, 0
         while not self.draining:
             try:
                 hints = self._read(history)
-                history = False
-                self.recovered()
             except Unavailable as error:
                 self._lose(error)
-                self._pause(0)
-                history = True  # because the reply that was lost may have brought hints
+                self._pause(tries)
+                # Because the reply that was lost may have brought hints, our own history comes first again.
+                history, tries = True, tries + 1
                 continue
+            history, tries = False, 0
+            self.recovered()
             if hints:
                 self._batch(hints)
         self._leave()
@@ -134,7 +135,7 @@ class Child:
             self.reading = True
             if self.draining:  # because the signal may have come before `reading` was set
                 return []
-            return self.store.pool.read(self.setup.consumer, self.setup.pools, self.count, BLOCK_MS)
+            return self.store.pool.read(self.setup.consumer, self.setup.pools, self.count, self.block_ms)
         except Woken:
             return []
         finally:
@@ -468,7 +469,10 @@ class Child:
     def _await_number(self) -> None:
         while not self.cells[wire.WORKER] and not self.draining:
             time.sleep(0.01)
-        self.worker_no = self.cells[wire.WORKER] - 1
+
+    @property
+    def worker_no(self) -> int:
+        return self.cells[wire.WORKER] - 1
 
     def take_signals(self) -> None:
         """No signal is ignored here but by a handler, because commands would inherit SIG_IGN."""

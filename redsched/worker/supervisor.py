@@ -47,6 +47,8 @@ TICK_S: Final = (
 )
 STUCK_MS: Final = 2000  # a child that does not notice its body's end for this long is killed
 LAST_WORDS_MS: Final = 5000  # for reports, once everything has ended
+LOSS_MS: Final = 1000
+BLIP_MS: Final = 60_000
 PAUSE_MS: Final = (50.0, 2000.0)
 LINES_A_SECOND: Final = 20
 
@@ -82,7 +84,8 @@ class Worker:
         self.outbox: deque[Callable[[], object]] = deque()
         self.away_until = 0.0
         self.pause = 0.0
-        self.lost_at = 0.0
+        self.lost_at = self.next_blip = 0.0
+        self.lost_why = ""
         self.next_beat = 0.0
         self.next_heartbeat = 0.0
         self._lines: deque[float] = deque()
@@ -118,6 +121,7 @@ class Worker:
                 self._mind(slot, slot.body, now)
         if now >= self.away_until:
             self._keep(now)
+        self._mourn(now)
 
     def _wait(self) -> None:
         """Until a line, a signal or the next thing that is due; at least a tick, because lines come in thousands."""
@@ -322,9 +326,19 @@ class Worker:
             status = os.waitstatus_to_exitcode(os.waitpid(slot.pid, 0)[1])
             self._news(f"-{slot.pid}\n")
             self._bury(slot, status)
+        if os.getpid() == 1:
+            self._reap_orphans()
         if self._guardian.poll() is not None and self.state == "running":
             self.log("the guardian died; a new one takes over")
             self._start_guardian()
+
+    def _reap_orphans(self) -> None:
+        """As the first process of a container, we inherit what others' children left."""
+        ours = {self._guardian.pid, *(slot.pid for slot in self.slots)}
+        while (
+            ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        ) and ended.si_pid not in ours:
+            os.waitpid(ended.si_pid, 0)
 
     def _bury(self, slot: Slot, status: int) -> None:
         """A child is gone: whatever it held is reported, or given back, and a new one will come."""
@@ -569,14 +583,24 @@ class Worker:
 
     def _lose(self, why: str) -> None:
         if not self.lost_at:
-            self.lost_at = wire.monotonic_ms()
-            self.log(f"lost Redis: {why}; bodies go on, reports wait")
+            self.lost_at, self.lost_why = wire.monotonic_ms(), why
+
+    def _mourn(self, now: float) -> None:
+        """A loss is worth a line once it has lasted; what is mended at once is told of now and then."""
+        if self.lost_at and self.lost_why and now - self.lost_at >= LOSS_MS:
+            self.log(f"Redis does not answer: {self.lost_why}; bodies go on, reports wait")
+            self.lost_why = ""
 
     def _back(self) -> None:
-        if self.lost_at and not self.pause and not any(s.lost for s in self.slots):
-            seconds = (wire.monotonic_ms() - self.lost_at) / 1000
-            self.lost_at = 0.0
-            self.log(f"Redis is back after {seconds:.1f} s")
+        if not self.lost_at or self.pause or any(s.lost for s in self.slots):
+            return
+        now = wire.monotonic_ms()
+        if not self.lost_why:
+            self.log(f"Redis is back after {(now - self.lost_at) / 1000:.1f} s")
+        elif now >= self.next_blip:
+            self.log(f"the connection to Redis broke and was made again: {self.lost_why}")
+            self.next_blip = now + BLIP_MS
+        self.lost_at = 0.0
 
     # ---------------------------------------------------------------- guardian, log
 

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from multiprocessing.connection import Client, Listener
+from types import SimpleNamespace
 from typing import Any
 
 from redsched.errors import MayHaveHappened, NotFound, Unavailable
@@ -229,6 +230,7 @@ class FakeStore:
 
     def __init__(self, path: str = "", direct: FakeRedis | None = None) -> None:
         self._path, self._direct, self._connection = path, direct, None
+        self.clients = SimpleNamespace(block_ms=2000)
         self.pool, self.shard, self.control = (
             _Part(self, "pool"),
             _Part(self, "shard"),
