@@ -20,10 +20,13 @@ from redsched.errors import (
 )
 
 if TYPE_CHECKING:
+    from redsched.client import AsyncClient, Client
     from redsched.definition.python import command, dag, task
 
 __all__ = [
+    "AsyncClient",
     "Branch",
+    "Client",
     "Conflict",
     "DefinitionError",
     "Fail",
@@ -41,6 +44,8 @@ __all__ = [
 ]
 
 _LAZY = {
+    "AsyncClient": "redsched.client",
+    "Client": "redsched.client",
     "command": "redsched.definition.python",
     "dag": "redsched.definition.python",
     "task": "redsched.definition.python",

@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from redsched.errors import Conflict, DefinitionError, NotFound, RedschedError, Unavailable
 from redsched.settings import Settings, load_settings
@@ -281,6 +280,7 @@ class Client:
     ) -> dict[str, Any]:
         """Start a run of the current version. Raises Conflict if the id or the logical date is taken."""
         from redsched.definition.model import DagSpec, check_id, parse_params
+        from redsched.definition.plan import concurrency_keys
 
         known = self._dag_hash(dag)
         spec = DagSpec.model_validate(self._plan(dag, known["digest"])[0])
@@ -293,19 +293,19 @@ class Client:
             )
         if run is not None:
             check_id(run, "run id")
+        keys = concurrency_keys(spec, values)
         logical = None if date is None else int(_aware(date, spec.timezone).timestamp() * 1000)
         while True:
             run_id = run or (manual_run_id() if logical is None else dated_run_id(logical))
-            created, state, found = self._create(dag, run_id, logical, text)
+            nonce = secrets.token_hex(6)
+            created, state, found = self._say(
+                self.store.shard.create_run, dag, run_id, "manual", logical, text, nonce, keys
+            )
             if created:
                 return {"dag": dag, "run": run_id, "state": state}
             if run is not None or logical is not None:
                 what = f"logical date {iso(logical)}" if found != run else f"id {run!r}"
                 raise Conflict(f"DAG {dag!r} has a run with {what} already: {found} ({state})")
-
-    def _create(self, dag: str, run: str, logical: int | None, params: str) -> tuple[bool, str, str]:
-        nonce = secrets.token_hex(6)
-        return self._say(self.store.shard.create_run, dag, run, "manual", logical, params, nonce)
 
     def run(self, dag: str, run: str) -> dict[str, Any]:
         """One run with all its tasks; `latest` is the newest. Raises NotFound."""
@@ -450,7 +450,7 @@ class Client:
         What was skipped or upstream_failed only because of them opens again by itself; running attempts are stopped.
         `dry_run` tells exactly what would happen. The run stays on its version.
         """
-        from redsched.edit import Graph, Now, plan_clear, select
+        from redsched.edit import plan_clear, select
 
         def plan(graph: Graph, now: Now) -> Edit:
             chosen = None if tasks is None else self._indexes(dag, graph.names, tasks)
@@ -471,7 +471,7 @@ class Client:
 
     def mark(self, dag: str, run: str, state: str, task: str | None = None) -> dict[str, Any]:
         """Settle a task (or all of the run that is not settled well) as success, failed or skipped: final at once."""
-        from redsched.edit import LETTER, Graph, Now, plan_mark
+        from redsched.edit import LETTER, plan_mark
 
         if state not in LETTER or state == "upstream_failed":
             raise DefinitionError(f"state {state!r}: write success, failed or skipped")
@@ -780,6 +780,55 @@ def _dag_row(name: str, known: dict[str, str], active: int) -> dict[str, Any]:
     }
 
 
-def open_client(settings: Settings, *, data: Path | None = None) -> Client:
-    """A client for settings that were loaded already."""
-    return Client(settings=replace(settings, data=data) if data else settings)
+def _in_thread(
+    method: Callable[Concatenate[Client, P], T],
+) -> Callable[Concatenate[AsyncClient, P], Awaitable[T]]:
+    """The method in a worker thread: a call to Redis is short, and never cancelled half-way."""
+
+    async def call(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        import asyncio
+
+        return await asyncio.to_thread(method, self.client, *args, **kwargs)
+
+    call.__doc__ = method.__doc__
+    return call
+
+
+class AsyncClient:
+    """`Client` for asyncio: the same methods, to be awaited."""
+
+    def __init__(
+        self, redis: str | None = None, namespace: str | None = None, *, settings: Settings | None = None
+    ) -> None:
+        self.client = Client(redis, namespace, settings=settings)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.client.close()
+
+    register = _in_thread(Client.register)
+    dags = _in_thread(Client.dags)
+    dag = _in_thread(Client.dag)
+    versions = _in_thread(Client.versions)
+    pause = _in_thread(Client.pause)
+    resume = _in_thread(Client.resume)
+    delete = _in_thread(Client.delete)
+    trigger = _in_thread(Client.trigger)
+    run = _in_thread(Client.run)
+    runs = _in_thread(Client.runs)
+    wait = _in_thread(Client.wait)
+    cancel = _in_thread(Client.cancel)
+    clear = _in_thread(Client.clear)
+    mark = _in_thread(Client.mark)
+    logs = _in_thread(Client.logs)
+    result = _in_thread(Client.result)
+    set_pool = _in_thread(Client.set_pool)
+    pools = _in_thread(Client.pools)
+    pool = _in_thread(Client.pool)
+    delete_pool = _in_thread(Client.delete_pool)
+    shards = _in_thread(Client.shards)
+    schedulers = _in_thread(Client.schedulers)
+    workers = _in_thread(Client.workers)
+    status = _in_thread(Client.status)

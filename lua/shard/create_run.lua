@@ -1,8 +1,8 @@
 -- create_run: a run of the DAG's current version. Its roots become ready, or it is queued over max_active_runs.
 -- cell: shard
 -- keys: prefix inbox
--- args: dag run_id kind logical params nonce
--- logical: ms or ''. params: JSON or ''. nonce: made by the caller, so that a repeated call gets the same answer.
+-- args: dag run_id kind logical params nonce keys
+-- logical: ms or ''. params: JSON or ''. keys: JSON of task index -> concurrency key, or ''. nonce: made by the caller, so that a repeated call gets the same answer.
 -- returns: {CREATED | EXISTS, state, run id}
 -- errors: NOTFOUND
 -- cost: O(its roots), at most 1000 of them in this call
@@ -33,6 +33,9 @@ redis.call('ZADD', prefix .. 'recent', run.now, dag .. '/' .. run_id)
 redis.call('ZREMRANGEBYRANK', prefix .. 'recent', 0, -1001) -- for lists over all DAGs; each DAG's own list is whole
 if logical ~= '' then redis.call('ZADD', dates_key, logical, run_id) end
 if params ~= '' then redis.call('SET', run.key('params', dag, run_id), params) end
+if keys ~= '' then
+  for index, value in pairs(cjson.decode(keys)) do redis.call('HSET', run.key('keys', dag, run_id), index, value) end
+end
 redis.call('ZADD', d.queue_key, logical ~= '' and logical or run.now, run_id)
 run.start_next(d)
 run.finish()

@@ -7,9 +7,10 @@ and in time that grows with the edges.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from redsched.definition.values import suggestion
 from redsched.errors import DefinitionError
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 
 MAX_TASKS: Final = 10_000
 MAX_EDGES: Final = 500_000
+MAX_KEY: Final = 256
 _SHOWN_MEMBERS: Final = 12
+_PARAM: Final = re.compile(r"\$\{params\.([^}]+)\}")
 
 
 class WrongGraph(DefinitionError):
@@ -65,6 +68,18 @@ def compile_plan(dag: DagSpec) -> Plan:
     fields["names"] = json.dumps(names, separators=(",", ":"))
     fields["spec"] = dag.canonical()
     return Plan(names, fields)
+
+
+def concurrency_keys(dag: DagSpec, params: Mapping[str, Any]) -> dict[int, str]:
+    """By task index, the value of each task's concurrency key in a run with these parameters.
+
+    `${params.name}` stands for a parameter; anything else is taken as it is.
+    """
+    keys = {}
+    for i, task in enumerate(dag.tasks.values()):
+        if task.concurrency_key is not None:
+            keys[i] = _PARAM.sub(lambda m: str(params.get(m[1], "")), task.concurrency_key)[:MAX_KEY]
+    return keys
 
 
 def check_graph(dag: DagSpec) -> None:
@@ -171,8 +186,8 @@ def _task_field(task: TaskSpec) -> str:
             f"{task.retry_jitter:.12g}",
             task.timeout or 0,
             task.kill_grace,
-            "a" if task.allow_failure else "",
-            task.max_active or 0,
+            ("a" if task.allow_failure else "") + ("k" if task.concurrency_key else ""),
+            task.max_active or (1 if task.concurrency_key else 0),
         )
     )
 

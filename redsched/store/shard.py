@@ -215,12 +215,20 @@ class ShardStore:
         return int(version), bool(new)
 
     def create_run(
-        self, dag: str, run: str, kind: str, logical_ms: int | None, params: str, nonce: str
+        self,
+        dag: str,
+        run: str,
+        kind: str,
+        logical_ms: int | None,
+        params: str,
+        nonce: str,
+        keys: dict[int, str] | None = None,
     ) -> tuple[bool, str, str]:
-        """(whether it was created by this nonce, its state, its id)."""
+        """(whether it was created by this nonce, its state, its id). `keys`: concurrency keys by task index."""
         logical = "" if logical_ms is None else str(logical_ms)
+        listed = json.dumps(keys) if keys else ""
         word, state, found = self._call(
-            "create_run", self.of(dag), "prefix inbox", dag, run, kind, logical, params, nonce
+            "create_run", self.of(dag), "prefix inbox", dag, run, kind, logical, params, nonce, listed
         )
         return word == b"CREATED", state.decode(), found.decode()
 

@@ -427,3 +427,51 @@ def test_schedulers_share_the_shards_and_take_over(engine: Engine) -> None:
     assert two.ownership.leads()
     two.ownership.leave()
     assert {s["owner"] for s in engine.client.shards()} == {None}
+
+
+def _most_at_once(engine: Engine, tell: str) -> int:
+    """Run everything; the most attempts of one group (the result of `tell` on task and run) granted at a time."""
+    most = 0
+    for _ in range(200):
+        engine.step()
+        hints = engine.take()
+        if not hints:
+            return most
+        nonce = engine.grant(hints)
+        ids = [AttemptId.parse(h.attempt_id) for h in hints]
+        groups = [{"task": str(a.task), "run": a.run}[tell] for a in ids]
+        most = max([most, *(groups.count(g) for g in groups)])
+        engine.store.shard.report(1, [Report(h.attempt_id, "success", 1) for h in hints])
+        engine.store.pool.release(nonce, hints)
+    raise AssertionError("never done")
+
+
+def test_max_active_of_a_task_counts_over_all_runs(engine: Engine) -> None:
+    engine.register("d", {"a": {"max_active": 2}, "b": {}})
+    for _ in range(8):
+        engine.client.trigger("d")
+    engine.step()
+    hints = engine.take()
+    tasks = [AttemptId.parse(h.attempt_id).task for h in hints]
+    assert (tasks.count(0), tasks.count(1)) == (2, 8)
+    nonce = engine.grant(hints)
+    engine.store.shard.report(1, [Report(h.attempt_id, "success", 1) for h in hints])
+    engine.store.pool.release(nonce, hints)
+    assert _most_at_once(engine, "task") == 2
+    assert {r["state"] for r in engine.client.runs("d")} == {"success"}
+
+
+def test_a_concurrency_key_limits_each_value_by_itself(engine: Engine) -> None:
+    tasks = {"a": {"concurrency_key": "${params.customer}"}}
+    engine.register("d", tasks, params={"customer": {"type": "string", "default": "x"}})
+    for i in range(6):
+        engine.client.trigger("d", {"customer": "one" if i % 2 else "two"})
+    engine.step()
+    hints = engine.take()
+    assert len(hints) == 2
+    nonce = engine.grant(hints)
+    engine.store.shard.report(1, [Report(h.attempt_id, "success", 1) for h in hints])
+    engine.store.pool.release(nonce, hints)
+    engine.settle()
+    assert {r["state"] for r in engine.client.runs("d")} == {"success"}
+    assert len(engine.started) == 6
