@@ -1,0 +1,380 @@
+"""The only place (besides scripts) that knows redis-py: clients with every setting named, and what its errors mean.
+
+redis-py's defaults differ by version and say a call again after a time-out, so nothing is left to them: nothing is
+ever sent twice here. After each error the caller knows: it did not happen (Unavailable), or can't tell (MayHaveHappened).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+from redsched.errors import MayHaveHappened, RedschedError, Unavailable
+from redsched.settings import Address, Settings, mask_url
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from redis import Redis
+
+SCRIPT_TIMEOUT_S: Final = 5.0
+BLOCK_MS: Final = 2000
+MIN_BLOCK_MS: Final = 20
+MAX_CONNECTIONS: Final = 1024
+KEEPALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+NOT_RUNNING: Final = (
+    "no Redis is known: start one with `redsched up`, or give --redis URL or REDSCHED_REDIS_URL"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Clients:
+    """Two clients of one Redis: `scripts` for short calls, `reader` for blocking reads of at most `block_ms`."""
+
+    scripts: Redis
+    reader: Redis
+    block_ms: int
+    where: str
+    namespace: str
+
+    def reset(self) -> None:
+        """Forget the connections without closing them: for a forked child, whose parent goes on using them."""
+        for client in (self.scripts, self.reader):
+            for pool in _pools(client):
+                pool.reset()
+
+    def close(self) -> None:
+        for client in (self.scripts, self.reader):
+            client.close()
+
+
+class Place(NamedTuple):
+    """Where this process is connected, for messages only."""
+
+    url: str = "Redis"
+    user: str = "default"
+    namespace: str = "<namespace>"
+
+
+_place = Place()
+
+
+def connect(settings: Settings, role: str) -> Clients:
+    """Clients for `role` (scheduler, worker, cli …); nothing is sent before the first call, except to a cluster.
+
+    Raises Unavailable if no Redis is known or a cluster can't be reached, DefinitionError for a wrong URL.
+    """
+    global _place
+    if settings.redis is None:
+        raise Unavailable(NOT_RUNNING)
+    address = settings.address()
+    url = mask_url(settings.redis)
+    _place = Place(url, address.username or "default", settings.namespace)
+    timeout = script_timeout_s(address)
+    block_ms = _block_ms(timeout)
+    with translate():
+        scripts = _client(address, f"redsched-{role}", timeout)
+        reader = _client(address, f"redsched-{role}", block_ms / 1000 + timeout)
+    return Clients(scripts, reader, block_ms, url, settings.namespace)
+
+
+def script_timeout_s(address: Address) -> float:
+    return float(address.options.get("socket_timeout", SCRIPT_TIMEOUT_S))
+
+
+def reader_block_ms(settings: Settings) -> int:
+    """How long one blocking read may wait on the server: always shorter than the socket's time-out (RD-109)."""
+    return _block_ms(script_timeout_s(settings.address()))
+
+
+def _block_ms(timeout_s: float) -> int:
+    return max(MIN_BLOCK_MS, min(BLOCK_MS, int(timeout_s * 500)))
+
+
+def _client(address: Address, name: str, timeout_s: float) -> Redis:
+    options = _named(address, name, timeout_s)
+    if address.kind == "cluster":
+        return _cluster(address, options)
+    if address.kind == "sentinel":
+        return _sentinel(address, options)
+    return _single(address, options)
+
+
+def _named(address: Address, name: str, timeout_s: float) -> dict[str, Any]:
+    """Every setting of a connection, by name, because a default of redis-py is another one in each major version."""
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+
+    return {
+        "db": address.db,
+        "username": address.username,
+        "password": address.password,
+        "client_name": name,
+        "protocol": address.options.get("protocol", 2),
+        "legacy_responses": False,
+        "decode_responses": False,
+        "encoding": "utf-8",
+        "encoding_errors": "strict",
+        "socket_timeout": timeout_s,
+        "socket_connect_timeout": address.options.get(
+            "socket_connect_timeout", min(timeout_s, SCRIPT_TIMEOUT_S)
+        ),
+        "socket_read_size": 65536,
+        "retry": Retry(NoBackoff(), 0),
+        "max_connections": MAX_CONNECTIONS,
+        **_unsaid(),
+    }
+
+
+def _unsaid() -> dict[str, Any]:
+    """What redis-py would send on its own when it connects (CLIENT SETINFO, MAINT_NOTIFICATIONS): nothing."""
+    from redis.maint_notifications import MaintNotificationsConfig
+
+    return {
+        "lib_name": None,
+        "lib_version": None,
+        "maint_notifications_config": MaintNotificationsConfig(False),
+    }
+
+
+def _tcp() -> dict[str, Any]:
+    import socket
+
+    options = {getattr(socket, n): v for n, v in KEEPALIVE.items() if hasattr(socket, n)}
+    return {"socket_keepalive": True, "socket_keepalive_options": options}
+
+
+def _tls(address: Address) -> dict[str, Any]:
+    """TLS options of the URL; certificates and host names are checked unless it says otherwise."""
+    if not address.tls:
+        return {}
+    given = {name: value for name, value in address.options.items() if name.startswith("ssl_")}
+    checks = {"ssl_cert_reqs": "required", "ssl_check_hostname": given.get("ssl_cert_reqs") != "none"}
+    return {**checks, **given}
+
+
+def _single(address: Address, options: dict[str, Any]) -> Redis:
+    from redis import ConnectionPool, Redis
+    from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
+
+    more: dict[str, Any] = {"retry_on_timeout": False, "retry_on_error": [], "health_check_interval": 0}
+    if address.path:
+        where: dict[str, Any] = {"connection_class": UnixDomainSocketConnection, "path": address.path}
+    else:
+        host, port = address.hosts[0]
+        kind = SSLConnection if address.tls else Connection
+        where = {"connection_class": kind, "host": host, "port": port, **_tcp(), **_tls(address)}
+    return Redis.from_pool(ConnectionPool(**where, **options, **more))
+
+
+def _sentinel(address: Address, options: dict[str, Any]) -> Redis:
+    """A client that asks the sentinels for the master at each new connection. Their own login is its own option."""
+    from redis.sentinel import Sentinel
+
+    login = {k: address.options.get(f"sentinel_{k}") for k in ("username", "password")}
+    more = {"retry_on_timeout": False, "retry_on_error": [], "health_check_interval": 0, **_tcp()}
+    tls = {"ssl": address.tls, **_tls(address)}
+    asking = {**options, **more, **tls, **login, "db": 0, "socket_timeout": options["socket_connect_timeout"]}
+    sentinel = Sentinel(
+        list(address.hosts), sentinel_kwargs=asking, min_other_sentinels=0, **options, **more, **tls
+    )
+    return cast("Redis", sentinel.master_for(address.service))
+
+
+def _cluster(address: Address, options: dict[str, Any]) -> Redis:
+    from redis.cluster import ClusterNode, RedisCluster
+
+    named = {k: v for k, v in options.items() if k != "db"}
+    node: Any = ClusterNode  # redis-py leaves it untyped
+    nodes = [node(host, port) for host, port in address.hosts]
+    more: dict[str, Any] = {
+        "require_full_coverage": True,
+        "read_from_replicas": False,
+        "reinitialize_steps": 5,
+    }
+    tls = {"ssl": True, **_tls(address)} if address.tls else {}
+    client = RedisCluster(startup_nodes=nodes, dynamic_startup_nodes=True, **named, **more, **_tcp(), **tls)
+    return cast("Redis", client)
+
+
+def _pools(client: Any) -> Iterator[Any]:
+    """The connection pools of a client: one, or one per node of a cluster."""
+    if hasattr(client, "nodes_manager"):
+        nodes = client.nodes_manager.nodes_cache.values()
+        yield from (node.redis_connection.connection_pool for node in nodes if node.redis_connection)
+    else:
+        yield client.connection_pool
+
+
+# ---- replies ----
+
+Entry = tuple[bytes, dict[bytes, bytes]]
+
+
+def stream_entries(reply: Any) -> list[tuple[bytes, list[Entry]]]:
+    """What XREAD and XREADGROUP found, as [(stream, [(id, fields)])], whichever protocol brought it.
+
+    RESP2 gives [[stream, entries]], RESP3 {stream: [entries]} or, unified, {stream: entries}; nothing is [], {} or None.
+    An entry that was deleted meanwhile has no fields: it comes with {}.
+    """
+    if not reply:
+        return []
+    pairs = reply.items() if isinstance(reply, Mapping) else reply
+    return [(stream, [_entry(e) for e in _flat(entries)]) for stream, entries in pairs]
+
+
+def _flat(entries: Any) -> Any:
+    """Take off the extra list level of redis-py's RESP3 shape: an entry begins with its id, a level with a list."""
+    return (
+        entries[0]
+        if len(entries) == 1 and (not entries[0] or isinstance(entries[0][0], list | tuple))
+        else entries
+    )
+
+
+def _entry(entry: Any) -> Entry:
+    ident, fields = entry
+    if isinstance(fields, list | tuple):
+        fields = dict(zip(fields[::2], fields[1::2], strict=True))
+    return ident, fields or {}
+
+
+# ---- errors ----
+
+WORDS: Final = {
+    "ReadOnlyError": "READONLY",
+    "BusyLoadingError": "LOADING",
+    "MasterDownError": "MASTERDOWN",
+    "ClusterDownError": "CLUSTERDOWN",
+    "TryAgainError": "TRYAGAIN",
+    "OutOfMemoryError": "OOM",
+    "NoPermissionError": "NOPERM",
+    "NoScriptError": "NOSCRIPT",
+    "MovedError": "MOVED",
+    "AskError": "ASK",
+    "ClusterCrossSlotError": "CROSSSLOT",
+    "MasterNotFoundError": "NOMASTER",
+    "SlotNotCoveredError": "CLUSTERDOWN",
+    "MaxConnectionsError": "MAXCONNECTIONS",
+}
+# Answers that mean: this call did not run. Each with what to do about it.
+DID_NOT_RUN: Final = {
+    "READONLY": "is a read-only replica; after a failover the next try finds the new master, else point the URL at it",
+    "LOADING": "is still loading its data; it answers when that is done",
+    "MASTERDOWN": "is a replica that has lost its master; wait for the failover or point the URL at the master",
+    "CLUSTERDOWN": "is a cluster with slots that no node serves; see CLUSTER INFO on a node",
+    "TRYAGAIN": "is a cluster that moves these keys to another node; try again",
+    "BUSY": "is busy with somebody's long script; try again, or end that script with SCRIPT KILL",
+    "OOM": "has no memory left and refuses writes; free some or raise maxmemory, nothing is lost meanwhile",
+    "MISCONF": "refuses writes because it can't save to disk; look for a full disk in its log",
+    "NOREPLICAS": "refuses writes because too few replicas are connected (min-replicas-to-write)",
+    "UNBLOCKED": "ended a waiting read because the instance changed its role; try again",
+    "NOSCRIPT": "lost the script twice in one call; does something flush scripts without pause?",
+    "MOVED": "is part of a cluster; write redis+cluster://host:port",
+    "ASK": "is part of a cluster; write redis+cluster://host:port",
+    "NOMASTER": "has no master that the sentinels agree on; check the service's name and the sentinels",
+    "MAXCONNECTIONS": f"has {MAX_CONNECTIONS} connections from this process already",
+    "NOAUTH": "wants a login; put user:password@ into the URL, or give --username and --password",
+    "WRONGPASS": "refuses this user and password; correct them (in a URL, percent-encode the password)",
+}
+CONNECTING: Final = re.compile(
+    r"connecting to|timeout connecting|no connection available|max number of clients|previous master is now"
+    r"|invalid database|error setting client name|certificate|invalid username or password",
+    re.IGNORECASE,
+)
+
+
+class translate:
+    """`with translate():` turns what redis-py raises into Unavailable, MayHaveHappened or RedschedError."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, Exception) and (ours := translated(error)):
+            raise ours from error
+
+
+def translated(error: Exception) -> RedschedError | None:
+    """Our error for one of redis-py; None if it is not one of redis-py's (ours, a bug): let it pass."""
+    from redis.exceptions import (
+        ConnectionError,
+        RedisClusterException,
+        RedisError,
+        ResponseError,
+        TimeoutError,
+    )
+
+    if not isinstance(error, RedisError | RedisClusterException | OSError):
+        return None
+    text = " ".join(str(error).split()) or type(error).__name__
+    word = _word(error, text)
+    if word == "NOPERM":
+        return Unavailable(_no_permission(text))
+    if word in DID_NOT_RUN:
+        return Unavailable(f"{_place.url} {DID_NOT_RUN[word]} ({word}: {_short(text)})")
+    if isinstance(error, ConnectionError | TimeoutError | RedisClusterException | OSError):
+        return _lost(error, text)
+    kind = "refused a call" if isinstance(error, ResponseError) else "could not be asked"
+    return RedschedError(f"{_place.url} {kind}: {_short(text)}")
+
+
+def _word(error: Exception, text: str) -> str:
+    """The first word of the server's reply; redis-py takes it off for the classes that it knows."""
+    code = getattr(error, "status_code", None)
+    if isinstance(code, str) and code != "ERR":
+        return code
+    name = type(error).__name__
+    if name == "AuthenticationError":
+        return "NOAUTH" if "required" in text.lower() else "WRONGPASS"
+    if "called without any password configured" in text:
+        return "WRONGPASS"
+    return WORDS.get(name) or text.partition(" ")[0]
+
+
+def _lost(error: Exception, text: str) -> Unavailable:
+    """No reply: it did not happen if the connection could not even be made, else nobody knows."""
+    if _unsent(error):
+        advice = "is it running, and is the URL right? `redsched doctor` looks closer"
+        return Unavailable(f"{_place.url} can't be reached ({_short(text)}); {advice}")
+    return MayHaveHappened(
+        f"{_place.url}: the reply was lost ({_short(text)}); the call is safe to be said again"
+    )
+
+
+def _unsent(error: Exception) -> bool:
+    """A cluster's error may hide a lost reply behind its search for other nodes: look at the whole chain there."""
+    from redis.exceptions import ConnectionError, RedisClusterException, TimeoutError
+
+    if not isinstance(error, RedisClusterException):
+        return CONNECTING.search(str(error)) is not None
+    link: BaseException | None = error
+    while link is not None:
+        if isinstance(link, ConnectionError | TimeoutError) and not CONNECTING.search(str(link)):
+            return False
+        link = link.__cause__ or link.__context__
+    return True
+
+
+def _no_permission(text: str) -> str:
+    """NOPERM, with the right that is missing: the server names a command, but never the key or its pattern."""
+    command = re.search(r"'([^']+)' command", text) or re.search(r"run the command (\S+)", text)
+    if command:
+        missing = f"the command {command[1]}: add +{command[1]}"
+    elif "channel" in text:
+        missing = "a channel: redsched uses none, so this is not its call"
+    else:
+        missing = f"its keys: add the pattern ~{{{_place.namespace}:*"
+    return (
+        f"{_place.url}: user '{_place.user}' may not use {missing} with ACL SETUSER (NOPERM: {_short(text)})"
+    )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 300 else text[:297] + "..."

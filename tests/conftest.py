@@ -1,0 +1,96 @@
+"""A real server for the whole session, and more of them for the faults."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from redsched import embedded
+
+
+class Server:
+    """A server that a test may kill, stop and start again."""
+
+    def __init__(self, folder: Path, *options: str, port: int = 0) -> None:
+        self.folder = folder
+        self.options = options
+        self.port = port or _free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(
+            [embedded.binary(), "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
+            + ["--save", "", *(self.options or ("--appendonly", "no"))],
+            stdin=subprocess.DEVNULL,
+            stdout=(self.folder / "log").open("ab"),
+            stderr=subprocess.STDOUT,
+        )
+        end = time.monotonic() + 20
+        while not self._answers():
+            assert self.process.poll() is None, (self.folder / "log").read_text()
+            assert time.monotonic() < end, "the server does not answer"
+            time.sleep(0.01)
+
+    def _answers(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), 1) as link:
+                link.sendall(b"PING\r\n")
+                return link.recv(16).startswith((b"+PONG", b"-NOAUTH"))
+        except OSError:
+            return False
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        if self.process is not None and self.process.poll() is None:
+            os.kill(self.process.pid, number)
+            self.process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="session")
+def _session_server() -> Iterator[Server]:
+    folder = Path(tempfile.mkdtemp(prefix="redsched-test-"))
+    server = Server(folder)
+    yield server
+    server.kill()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def redis_url(_session_server: Server) -> str:
+    """The session's server, without persistence. A test keeps to a namespace of its own."""
+    return _session_server.url
+
+
+@pytest.fixture
+def new_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
+    """Makes servers for one test alone: `new_server("--appendonly", "yes")`."""
+    made: list[Server] = []
+
+    def make(*options: str) -> Server:
+        folder = tmp_path / f"server{len(made)}"
+        folder.mkdir()
+        made.append(Server(folder, *options))
+        return made[-1]
+
+    yield make
+    for server in made:
+        server.kill()
