@@ -16,7 +16,8 @@ import time
 from collections.abc import Callable
 from types import FrameType
 
-from redsched.errors import Unavailable
+from redsched.doctor import check_server
+from redsched.errors import Fenced, Unavailable
 from redsched.scheduler.dispatch import Dispatch
 from redsched.scheduler.leader import Leader
 from redsched.scheduler.ownership import Ownership, fence
@@ -27,7 +28,7 @@ from redsched.store.shard import Ended
 log = logging.getLogger("redsched.scheduler")
 
 PACK_BATCH = 200
-RETAIN_EVERY_S = 20.0
+RETAIN_EVERY_S = 60.0
 REOFFER_EVERY_S = 2.0
 
 
@@ -121,8 +122,6 @@ class Scheduler:
                 self.leader.retain(self.redis_now())
 
     def _each(self, work: Callable[[int], None], shards: list[int]) -> None:
-        from redsched.errors import Fenced
-
         for shard in shards:
             if shard in self.ownership.tokens:
                 try:
@@ -176,7 +175,10 @@ class Scheduler:
 
 
 def run_scheduler(settings: Settings, *, stop: threading.Event | None = None, name: str | None = None) -> int:
-    """A scheduler process: until SIGTERM or SIGINT, or until `stop` is set. Returns the exit code."""
+    """A scheduler process: until SIGTERM or SIGINT, or until `stop` is set. Returns the exit code.
+
+    Raises Unavailable if Redis can't be reached at the start, or is one that would lose state.
+    """
     store = Store.open(settings, "scheduler")
     scheduler = Scheduler(store, name, stop)
 
@@ -190,6 +192,7 @@ def run_scheduler(settings: Settings, *, stop: threading.Event | None = None, na
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, on_signal)
     try:
+        check_server(store)
         scheduler.run()
     finally:
         store.close()

@@ -1,0 +1,206 @@
+#!lua flags=allow-oom
+local prefix = KEYS[1]
+local nonce = ARGV[1]
+-- give_back: hints or grants that were not begun go on the stream again, for whoever is free.
+-- cell: pool
+-- keys: prefix
+-- args: nonce ...
+-- The rest, two a hint: stream entry, attempt id. Only what is queued, or granted under this nonce, is given back.
+-- flags: flags=allow-oom
+-- returns: number given back
+-- errors: none
+-- cost: O(hints)
+-- The only clock that decides anything shared: Redis' own, in whole milliseconds (numbers over 2^53 would be rounded).
+local clock = {}
+
+function clock.now()
+  local t = redis.call('TIME')
+  return t[1] * 1000 + math.floor(t[2] / 1000)
+end
+
+-- The instant at which a stream entry was appended, from its id.
+function clock.of_entry(id)
+  return tonumber(string.match(id, '^(%d+)'))
+end
+
+-- A pool: who waits, who holds slots, and the one door through which work gets onto its stream.
+-- entries: attempt id -> <state>,<slots>,<priority>,<group>,<weight>,<nonce>,<worker>;<payload>
+--   W waits in its group, since the time that stands for its nonce · Q on the stream · R granted to a worker
+--   S granted, but no longer wanted
+-- held: one member a slot that is taken (`id`, `id#2`, …): its cardinality is the occupancy, so none can leak.
+-- Fair share between groups is start-time fair queueing; inside a group priority goes first, then age.
+local pool = { GROUP = 'workers', KEEP_DONE = 20000, LOOK = 8, shares = {} }
+
+local PATTERN = '^(%a),(%d+),(%-?%d+),([^,]*),([^,]*),([^,]*),([^;]*);(.*)$'
+
+function pool.begin(prefix, now)
+  pool.prefix, pool.now = prefix, now
+  pool.meta, pool.entries, pool.held_key = prefix .. 'meta', prefix .. 'entries', prefix .. 'held'
+  pool.lease, pool.stream, pool.groups, pool.done = prefix .. 'lease', prefix .. 'stream', prefix .. 'groups', prefix .. 'done'
+end
+
+function pool.get(id)
+  local text = redis.call('HGET', pool.entries, id)
+  if not text then return nil end
+  local state, slots, priority, group, weight, nonce, worker, payload = string.match(text, PATTERN)
+  return { id = id, state = state, slots = tonumber(slots), priority = tonumber(priority), group = group, weight = weight,
+    nonce = nonce, worker = worker, payload = payload }
+end
+
+function pool.put(e)
+  redis.call('HSET', pool.entries, e.id, e.state .. ',' .. string.format('%d', e.slots) .. ',' .. string.format('%d', e.priority) .. ','
+    .. e.group .. ',' .. e.weight .. ',' .. e.nonce .. ',' .. e.worker .. ';' .. e.payload)
+end
+
+function pool.open()
+  local v = redis.call('HMGET', pool.meta, 'slots', 'v', 'seq', 'passed')
+  if not v[1] then return false end
+  pool.slots, pool.v, pool.seq = tonumber(v[1]), tonumber(v[2]) or 0, tonumber(v[3]) or 0
+  pool.passed = tonumber(v[4]) or 0
+  pool.used = redis.call('SCARD', pool.held_key)
+  pool.busy_groups = redis.call('ZCARD', pool.groups)
+  return true
+end
+
+-- What each group was given, a minute at a time, is kept for a quarter of an hour: `pool show` prints the shares.
+function pool.save()
+  if pool.dirty then
+    redis.call('HSET', pool.meta, 'v', string.format('%.6f', pool.v), 'seq', string.format('%d', pool.seq), 'passed', string.format('%d', pool.passed))
+  end
+  local minute = pool.prefix .. 'shares:' .. string.format('%d', math.floor(pool.now / 60000))
+  for group, slots in pairs(pool.shares) do
+    if redis.call('HINCRBY', minute, group, slots) == slots then redis.call('EXPIRE', minute, 900) end
+  end
+end
+
+-- The only place that puts work on a stream, so that waking a worker can't be forgotten.
+function pool.push(e)
+  redis.call('XADD', pool.stream, '*', 'id', e.id, 'payload', e.payload)
+end
+
+local function place(id, slot)
+  return slot == 1 and id or id .. '#' .. string.format('%d', slot)
+end
+
+function pool.hold(e)
+  for slot = 1, e.slots do redis.call('SADD', pool.held_key, place(e.id, slot)) end
+  pool.used = pool.used + e.slots
+  pool.shares[e.group] = (pool.shares[e.group] or 0) + e.slots
+  e.state, e.nonce = 'Q', ''
+  pool.put(e)
+  pool.push(e)
+end
+
+function pool.wait(e)
+  pool.seq, pool.dirty = pool.seq + 1, true
+  local key = pool.prefix .. 'wait:' .. e.group
+  e.state, e.nonce = 'W', string.format('%d', pool.now)
+  pool.put(e)
+  -- Smaller goes first; both parts together stay below 2^53.
+  redis.call('ZADD', key, (1000 - e.priority) * 4000000000000 + pool.seq, e.id)
+  if not redis.call('ZSCORE', pool.groups, e.group) then
+    local tag = tonumber(redis.call('ZSCORE', pool.prefix .. 'tags', e.group) or 0)
+    redis.call('ZADD', pool.groups, string.format('%.6f', math.max(pool.v, tag)), e.group)
+    pool.busy_groups = pool.busy_groups + 1
+  end
+end
+
+-- The first in line; if it is too wide for what is free, the next that fits may go before it, until as many slots as the
+-- pool has were given past it: then it is waited for. Returns its group, the group's virtual time, its id and its entry.
+local function next_in_line()
+  local free, first = pool.slots - pool.used, true
+  local groups = redis.call('ZRANGE', pool.groups, 0, pool.LOOK - 1, 'WITHSCORES')
+  for g = 1, #groups, 2 do
+    for _, id in ipairs(redis.call('ZRANGE', pool.prefix .. 'wait:' .. groups[g], 0, first and 0 or pool.LOOK - 1)) do
+      local e = pool.get(id)
+      if not e or e.slots <= free then
+        if not first then pool.passed = pool.passed + (e and e.slots or 0) end
+        if first and e then pool.passed = 0 end
+        return groups[g], tonumber(groups[g + 1]), id, e
+      end
+      if first and pool.passed >= pool.slots then return nil end
+      first = false
+    end
+  end
+end
+
+local function after(group, tag)
+  local key = pool.prefix .. 'wait:' .. group
+  if redis.call('EXISTS', key) == 1 then return redis.call('ZADD', pool.groups, string.format('%.6f', tag), group) end
+  pool.busy_groups = pool.busy_groups - redis.call('ZREM', pool.groups, group)
+  -- Remembered only as long as it is ahead: an idle group saves no credit, and leaving is no way to lose a debt.
+  redis.call('ZREMRANGEBYSCORE', pool.prefix .. 'tags', '-inf', string.format('%.6f', pool.v))
+  redis.call('ZADD', pool.prefix .. 'tags', string.format('%.6f', tag), group)
+end
+
+-- Give free slots to those who wait: the group with the smallest virtual time first. Returns 1 if `limit` stopped it.
+function pool.admit(limit)
+  for _ = 1, limit do
+    if pool.busy_groups == 0 or pool.used >= pool.slots then return 0 end
+    local group, tag, id, e = next_in_line()
+    if not group then return 0 end
+    redis.call('ZREM', pool.prefix .. 'wait:' .. group, id)
+    pool.v, pool.dirty = math.max(pool.v, tag), true
+    if e then
+      tag = tag + e.slots / tonumber(e.weight)
+      pool.hold(e)
+    end
+    after(group, tag)
+  end
+  return 1
+end
+
+-- The entry leaves the pool, and is remembered for a while: an offer of it that comes late is a no-op.
+function pool.drop(e)
+  redis.call('HDEL', pool.entries, e.id)
+  if e.state == 'W' then
+    local key = pool.prefix .. 'wait:' .. e.group
+    redis.call('ZREM', key, e.id)
+    if redis.call('EXISTS', key) == 0 then pool.busy_groups = pool.busy_groups - redis.call('ZREM', pool.groups, e.group) end
+  else
+    for slot = 1, e.slots do pool.used = pool.used - redis.call('SREM', pool.held_key, place(e.id, slot)) end
+    redis.call('ZREM', pool.lease, e.id)
+  end
+  redis.call('ZADD', pool.done, pool.now, e.id)
+end
+
+function pool.trim_done()
+  if redis.call('ZCARD', pool.done) <= 2 * pool.KEEP_DONE then return end
+  local last = redis.call('ZRANGE', pool.done, pool.KEEP_DONE - 1, pool.KEEP_DONE - 1, 'WITHSCORES')
+  redis.call('HSET', pool.meta, 'horizon', last[2])
+  redis.call('ZREMRANGEBYRANK', pool.done, 0, pool.KEEP_DONE - 1)
+end
+
+-- The refusal for callers with an outdated token: a pool remembers the highest fence it has seen from each.
+function pool.refused(name, fence)
+  local seen = tonumber(redis.call('HGET', pool.meta, 'fence:' .. name) or '0')
+  if tonumber(fence) < seen then
+    return redis.error_reply('FENCED ' .. name .. ' shows fence ' .. fence .. ', this pool has seen ' .. string.format('%d', seen))
+  end
+  if tonumber(fence) > seen then redis.call('HSET', pool.meta, 'fence:' .. name, fence) end
+end
+
+pool.begin(prefix, clock.now())
+local given = 0
+for i = 2, #ARGV, 2 do
+  local fresh = redis.call('XDEL', pool.stream, ARGV[i]) == 1
+  redis.pcall('XACK', pool.stream, pool.GROUP, ARGV[i])
+  local e = pool.get(ARGV[i + 1])
+  if e and e.state == 'R' and e.nonce == nonce then
+    redis.call('ZREM', pool.lease, e.id)
+    e.state, e.nonce, e.worker = 'Q', '', ''
+    pool.put(e)
+    pool.push(e)
+    given = given + 1
+  elseif e and e.state == 'S' and e.nonce == nonce then
+    if pool.open() then
+      pool.drop(e)
+      pool.admit(e.slots)
+      pool.save()
+    end
+  elseif e and e.state == 'Q' and fresh then
+    pool.push(e)
+    given = given + 1
+  end
+end
+return given

@@ -1,0 +1,54 @@
+#!lua
+local prefix = KEYS[1]
+local dag = ARGV[1]
+local run_id = ARGV[2]
+-- inputs: the results of settled upstream tasks, each from the attempt that settled it.
+-- cell: shard
+-- keys: prefix
+-- args: dag run_id ...
+-- The rest of args: task indexes.
+-- returns: one JSON text an index, '' for none
+-- errors: NOTFOUND
+-- cost: O(indexes)
+-- A task's field in its run's hash, by task index.
+--   absent            `none`, no upstream has settled yet
+--   an integer        `none`; S + 2^14 F + 2^28 K of the upstreams that have settled (so HINCRBY counts)
+--   <letter><attempt>,<failures>,<losses>,<ready>,<queued>,<started>,<ended>,<worker>
+-- Times are milliseconds since the run was created. A record stays under 64 bytes, else Redis unpacks the whole hash.
+local record = {}
+
+record.SUCCESS, record.FAILED, record.SKIPPED = 1, 16384, 268435456
+record.CLASS = { s = record.SUCCESS, f = record.FAILED, u = record.FAILED, k = record.SKIPPED, c = record.FAILED }
+record.LIVE = { r = true, q = true, x = true }
+record.SETTLED = { s = true, f = true, k = true, u = true, c = true }
+
+local PATTERN = '^(%a)(%d+),(%d*),(%d*),(%d*),(%d*),(%d*),(%d*),(%d*)$'
+
+function record.decode(value)
+  if not value then return nil end
+  local state, attempt, failures, losses, ready, queued, started, ended, worker = string.match(value, PATTERN)
+  if not state then return nil end
+  return { state = state, attempt = tonumber(attempt), failures = tonumber(failures) or 0, losses = tonumber(losses) or 0,
+    ready = ready, queued = queued, started = started, ended = ended, worker = worker }
+end
+
+function record.encode(r)
+  return r.state .. string.format('%d', r.attempt) .. ',' .. (r.failures > 0 and string.format('%d', r.failures) or '') .. ','
+    .. (r.losses > 0 and string.format('%d', r.losses) or '') .. ',' .. r.ready .. ',' .. r.queued .. ',' .. r.started .. ',' .. r.ended .. ',' .. r.worker
+end
+
+function record.counts(packed)
+  local success = packed % record.FAILED
+  local failed = math.floor(packed / record.FAILED) % record.FAILED
+  return success, failed, math.floor(packed / record.SKIPPED)
+end
+
+local key = prefix .. 'run:' .. dag .. ':' .. run_id
+if redis.call('EXISTS', key) == 0 then return redis.error_reply('NOTFOUND run ' .. run_id .. ' of DAG ' .. dag) end
+local results = {}
+for i = 3, #ARGV do
+  local rec = record.decode(redis.call('HGET', key, ARGV[i]))
+  results[i - 2] = rec and rec.state == 's'
+    and redis.call('HGET', prefix .. 'results:' .. dag .. ':' .. run_id, ARGV[i] .. '.' .. string.format('%d', rec.attempt)) or ''
+end
+return results

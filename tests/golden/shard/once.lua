@@ -1,0 +1,75 @@
+#!lua
+local prefix = KEYS[1]
+local id = ARGV[1]
+local name = ARGV[2]
+local nonce = ARGV[3]
+local undo = ARGV[4]
+-- once: claim a named step for all attempts at a task; only the current attempt may claim, and only the claimer may undo.
+-- cell: shard
+-- keys: prefix
+-- args: id name nonce undo
+-- returns: 1 if the caller holds the claim (for undo: had held it), else 0
+-- errors: NOTFOUND (the attempt is not the current one)
+-- cost: O(1)
+-- A task's field in its run's hash, by task index.
+--   absent            `none`, no upstream has settled yet
+--   an integer        `none`; S + 2^14 F + 2^28 K of the upstreams that have settled (so HINCRBY counts)
+--   <letter><attempt>,<failures>,<losses>,<ready>,<queued>,<started>,<ended>,<worker>
+-- Times are milliseconds since the run was created. A record stays under 64 bytes, else Redis unpacks the whole hash.
+local record = {}
+
+record.SUCCESS, record.FAILED, record.SKIPPED = 1, 16384, 268435456
+record.CLASS = { s = record.SUCCESS, f = record.FAILED, u = record.FAILED, k = record.SKIPPED, c = record.FAILED }
+record.LIVE = { r = true, q = true, x = true }
+record.SETTLED = { s = true, f = true, k = true, u = true, c = true }
+
+local PATTERN = '^(%a)(%d+),(%d*),(%d*),(%d*),(%d*),(%d*),(%d*),(%d*)$'
+
+function record.decode(value)
+  if not value then return nil end
+  local state, attempt, failures, losses, ready, queued, started, ended, worker = string.match(value, PATTERN)
+  if not state then return nil end
+  return { state = state, attempt = tonumber(attempt), failures = tonumber(failures) or 0, losses = tonumber(losses) or 0,
+    ready = ready, queued = queued, started = started, ended = ended, worker = worker }
+end
+
+function record.encode(r)
+  return r.state .. string.format('%d', r.attempt) .. ',' .. (r.failures > 0 and string.format('%d', r.failures) or '') .. ','
+    .. (r.losses > 0 and string.format('%d', r.losses) or '') .. ',' .. r.ready .. ',' .. r.queued .. ',' .. r.started .. ',' .. r.ended .. ',' .. r.worker
+end
+
+function record.counts(packed)
+  local success = packed % record.FAILED
+  local failed = math.floor(packed / record.FAILED) % record.FAILED
+  return success, failed, math.floor(packed / record.SKIPPED)
+end
+
+-- Attempt ids of the current DAG of that name: `dag[~generation]/run/index/attempt`.
+local ids = {}
+
+-- dag, run id, index, attempt; nil if the attempt belongs to a DAG that was deleted, or its run is gone.
+function ids.current(prefix, id)
+  local dag, generation, run_id, index, attempt = string.match(id, '^([^/~]+)~?(%d*)/([^/]+)/(%d+)/(%d+)$')
+  if not dag then return nil end
+  local now = redis.call('HGET', prefix .. 'dag:' .. dag, 'generation')
+  if now ~= (generation == '' and '0' or generation) then return nil end
+  if redis.call('EXISTS', prefix .. 'run:' .. dag .. ':' .. run_id) == 0 then return nil end
+  return dag, run_id, index, attempt
+end
+
+local dag, run_id, index, attempt = ids.current(prefix, id)
+local rec = dag and record.decode(redis.call('HGET', prefix .. 'run:' .. dag .. ':' .. run_id, index))
+if not rec or rec.attempt ~= tonumber(attempt) or not record.LIVE[rec.state] then
+  return redis.error_reply('NOTFOUND attempt ' .. id .. ' is not the current one')
+end
+local key, field = prefix .. 'once:' .. dag .. ':' .. run_id, index .. '/' .. name
+local claim = attempt .. ':' .. nonce
+local holder = redis.call('HGET', key, field)
+if undo == '1' then
+  if holder ~= claim then return 0 end
+  redis.call('HDEL', key, field)
+  return 1
+end
+if holder then return holder == claim and 1 or 0 end
+redis.call('HSET', key, field, claim)
+return 1

@@ -1,0 +1,18 @@
+#!lua
+local prefix = KEYS[1]
+local inbox = KEYS[2]
+local dag = ARGV[1]
+local paused = ARGV[2]
+-- pause: a paused DAG starts nothing more (tasks that run go on); resumed, what waited goes on in its order.
+-- cell: shard
+-- keys: prefix inbox
+-- args: dag paused
+-- returns: 1 if that changed something, else 0
+-- errors: NOTFOUND
+-- cost: O(1); what waited is offered by the owner in slices
+local key = prefix .. 'dag:' .. dag
+if redis.call('EXISTS', key) == 0 then return redis.error_reply('NOTFOUND DAG ' .. dag) end
+if redis.call('HGET', key, 'paused') == paused then return 0 end
+redis.call('HSET', key, 'paused', paused)
+redis.call('XADD', inbox, '*', 'kind', 'limits', 'id', dag)
+return 1

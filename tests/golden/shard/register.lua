@@ -1,0 +1,54 @@
+#!lua
+local prefix = KEYS[1]
+local inbox = KEYS[2]
+local dag = ARGV[1]
+local digest = ARGV[2]
+local paused = ARGV[3]
+local path = ARGV[4]
+local team = ARGV[5]
+local max_active_runs = ARGV[6]
+local max_active_tasks = ARGV[7]
+local info = ARGV[8]
+-- register: a DAG's definition becomes its current version; the same content is no new version.
+-- cell: shard
+-- keys: prefix inbox
+-- args: dag digest paused path team max_active_runs max_active_tasks info
+-- The plan `plan:<dag>:<digest>` was written before, with an expiry that this takes off. paused: '' keeps, '0', '1'.
+-- returns: {version, 1 if it is new}
+-- errors: NOTFOUND (the plan has expired: write it again), CONFLICT (the DAG is being deleted)
+-- cost: O(1)
+-- The only clock that decides anything shared: Redis' own, in whole milliseconds (numbers over 2^53 would be rounded).
+local clock = {}
+
+function clock.now()
+  local t = redis.call('TIME')
+  return t[1] * 1000 + math.floor(t[2] / 1000)
+end
+
+-- The instant at which a stream entry was appended, from its id.
+function clock.of_entry(id)
+  return tonumber(string.match(id, '^(%d+)'))
+end
+
+local key, plan = prefix .. 'dag:' .. dag, prefix .. 'plan:' .. dag .. ':' .. digest
+local known = redis.call('HMGET', key, 'version', 'digest', 'max_active_runs', 'max_active_tasks', 'deleted')
+if known[5] then return redis.error_reply('CONFLICT DAG ' .. dag .. ' is being deleted') end
+if redis.call('EXISTS', plan) == 0 then return redis.error_reply('NOTFOUND the plan of DAG ' .. dag) end
+local version = tonumber(known[1]) or 0
+local new = known[2] ~= digest
+if new then
+  version = version + 1
+  redis.call('HSET', key, 'version', version, 'digest', digest, 'path', path, 'info', info, 'team', team,
+    'max_active_runs', max_active_runs, 'max_active_tasks', max_active_tasks,
+    'v' .. version, digest .. ',' .. string.format('%d', clock.now()) .. ',' .. path)
+  redis.call('PERSIST', plan)
+  redis.call('SADD', prefix .. 'dags', dag)
+  if version == 1 then
+    local generation = redis.call('HGET', prefix .. 'generations', dag) or '0'
+    redis.call('HSET', key, 'created', clock.now(), 'generation', generation)
+    redis.call('HSETNX', key, 'paused', '0')
+  end
+  redis.call('XADD', inbox, '*', 'kind', 'limits', 'id', dag)
+end
+if paused ~= '' then redis.call('HSET', key, 'paused', paused) end
+return { version, new and 1 or 0 }
