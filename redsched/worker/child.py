@@ -323,7 +323,10 @@ class Child:
         self._news(f"+{process.pid}\n")
         self.tell(f"P\t{self.serial}\t{process.pid}\n")
         # Not reaped before the group is killed: until then its number can't become anybody else's.
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        if hasattr(os, "waitid"):
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        else:
+            process.wait()
         with self.board.locked():
             self.cells[wire.BODY] = 0
             taken = self.cells[wire.TAKEN] == self.serial

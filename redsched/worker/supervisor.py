@@ -5,8 +5,8 @@
                     └── lines, board ──> supervisor ── leases, running, logs ──> Redis
     guardian <── process groups ──────────┘   (kills what is left when the supervisor is killed)
 
-One thread, one loop; nothing in it waits for a body. It runs, then drains (first SIGTERM), then stops (second, or
-the grace is over); the heartbeat is the last thing to end.
+One thread, one loop; nothing in it waits for a body. First SIGTERM: it drains, bodies may end within the grace. Second,
+or the grace is over: it stops them and gives their attempts back, to be run again elsewhere. The heartbeat ends last.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from redsched.store import Store
 from redsched.store.pool import Hint
 from redsched.store.shard import Report
 from redsched.worker import bodies, child, guardian, wire
+from redsched.worker.logs import LogFile
 from redsched.worker.names import take_name
 from redsched.worker.slots import Body, Slot
 
@@ -81,7 +82,7 @@ class Worker:
         self.state = "running"
         self.state_since = 0.0
         self.signals = {"stop": 0, "recycle": 0}
-        self.outbox: deque[Callable[[], object]] = deque()
+        self.outbox: deque[Callable[[Store], object]] = deque()
         self.away_until = 0.0
         self.pause = 0.0
         self.lost_at = self.next_blip = 0.0
@@ -313,9 +314,8 @@ class Worker:
         for slot in self.slots:
             if not slot.pid:
                 continue
-            # Looked at before it is reaped: until then its number, which is also its group's, can't be anybody else's.
-            ended = os.waitid(os.P_PID, slot.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if ended is None:
+            ended, status = _has_ended(slot.pid)
+            if not ended:
                 continue
             for letter, text in slot.read():
                 self._heard(slot, letter, text)
@@ -323,9 +323,10 @@ class Worker:
             if slot.body and slot.body.pgid:
                 child.kill_group(slot.body.pgid)
                 self._news(f"-{slot.body.pgid}\n")
-            status = os.waitstatus_to_exitcode(os.waitpid(slot.pid, 0)[1])
+            if status is None:
+                status = os.waitpid(slot.pid, 0)[1]
             self._news(f"-{slot.pid}\n")
-            self._bury(slot, status)
+            self._bury(slot, os.waitstatus_to_exitcode(status))
         if os.getpid() == 1:
             self._reap_orphans()
         if self._guardian.poll() is not None and self.state == "running":
@@ -384,10 +385,9 @@ class Worker:
             return
         body.log = None  # it outlives the body, until it is stored
 
-        def ship() -> None:
-            assert self.store
+        def ship(store: Store) -> None:
             for offset, data in log.pieces(body.shipped, log.size()):
-                self.store.shard.log_write(body.hint.attempt_id, offset, data)
+                _log_write(body.hint.attempt_id, offset, data, store)
                 body.shipped = offset + len(data)
             log.close()
 
@@ -397,11 +397,11 @@ class Worker:
     def _send(self, nonce: str, reports: list[Report], release: list[Hint], give_back: list[Hint]) -> None:
         """Report, then release; what was not begun goes back. Each is said until Redis has answered."""
         if reports:
-            self.outbox.append(lambda: self._store().shard.report(self.number or 0, reports))
+            self.outbox.append(lambda store: store.shard.report(self.number or 0, reports))
         if release:
-            self.outbox.append(lambda: self._store().pool.release(nonce, release))
+            self.outbox.append(lambda store: store.pool.release(nonce, release))
         if give_back:
-            self.outbox.append(lambda: self._store().pool.give_back(self.name.text, nonce, give_back))
+            self.outbox.append(lambda store: store.pool.give_back(self.name.text, nonce, give_back))
 
     # ---------------------------------------------------------------- bodies
 
@@ -475,24 +475,21 @@ class Worker:
             body.tail_ms = FAST_TAIL_MS if grown > FAST_BYTES else TAIL_MS[0]
             with slot.board.holding(body.serial) as on:
                 if on:
-                    for offset, data in log.pieces(body.shipped, size):
-                        if not self._try(self._store().shard.log_write, body.hint.attempt_id, offset, data)[
-                            0
-                        ]:
-                            break
-                        body.shipped = offset + len(data)
+                    self._ship(body, log, size)
                     slot.board.cells[wire.SHIPPED] = body.shipped
                     slot.board.cells[wire.SHIPPED_OF] = body.serial
                     log.trim(body.shipped)
                     slot.board.cells[wire.CUT] = log.cut
         body.next_tail = now + body.tail_ms
 
-    # ---------------------------------------------------------------- Redis
+    def _ship(self, body: Body, log: LogFile, size: int) -> None:
+        for offset, data in log.pieces(body.shipped, size):
+            write = partial(_log_write, body.hint.attempt_id, offset, data)
+            if not self._try(write)[0]:
+                return
+            body.shipped = offset + len(data)
 
-    def _store(self) -> Store:
-        if self.store is None:
-            self.store = self.open_store()
-        return self.store
+    # ---------------------------------------------------------------- Redis
 
     def _keep(self, now: float) -> None:
         """Everything that is due at Redis, the leases first. Stops at the first sign that Redis is away."""
@@ -505,12 +502,14 @@ class Worker:
         while self.outbox and self._try(self.outbox[0])[0]:
             self.outbox.popleft()
 
-    def _try(self, method: Callable[..., Any], *args: Any) -> tuple[bool, Any]:
+    def _try(self, call: Callable[[Store], Any]) -> tuple[bool, Any]:
         """(whether Redis has answered, the answer). What it refuses for good is logged and not said again."""
         if wire.monotonic_ms() < self.away_until:
             return False, None
         try:
-            answer = method(*args)
+            if self.store is None:
+                self.store = self.open_store()  # may need the network: a cluster asks for its slots
+            answer = call(self.store)
         except Unavailable as error:
             low, high = PAUSE_MS
             self.pause = min(high, max(low, self.pause * 2))
@@ -537,12 +536,15 @@ class Worker:
                     by_pool.setdefault(hint.pool, []).append(hint.attempt_id)
         self.next_heartbeat = now + interval
         for pool, ids in by_pool.items():
-            answered, unwanted = self._try(self._store().pool.heartbeat, self.name.text, pool, ids)
+            answered, unwanted = self._try(partial(self._renew, pool, ids))
             if not answered:
                 self.next_heartbeat = now
                 return
             if unwanted:
                 self._unwanted(set(unwanted), now)
+
+    def _renew(self, pool: str, ids: list[str], store: Store) -> list[str]:
+        return store.pool.heartbeat(self.name.text, pool, ids)
 
     def _unwanted(self, ids: set[str], now: float) -> None:
         self._hear()  # because a child may have gone on since
@@ -563,7 +565,7 @@ class Worker:
             "host": socket.gethostname(),
             "pid": os.getpid(),
         }
-        answered, number = self._try(self._store().control.worker_beat, self.name.text, info)
+        answered, number = self._try(lambda store: store.control.worker_beat(self.name.text, info))
         if answered and number is not None:
             self.number = number
             for slot in self.slots:
@@ -575,9 +577,10 @@ class Worker:
         fresh = [
             s.body for s in self.slots if s.body and not s.body.noticed and s.body.elapsed(now) >= NOTICE_MS
         ]
-        if fresh:
+        number = self.number
+        if fresh and number is not None:
             items = [(b.hint.attempt_id, b.elapsed(now)) for b in fresh]
-            if self._try(self._store().shard.running, self.number, items)[0]:
+            if self._try(lambda store: store.shard.running(number, items))[0]:
                 for body in fresh:
                     body.noticed = True
 
@@ -655,6 +658,20 @@ class Worker:
             os.write(2, f"{stamp} worker {self.name.text}: {text}{tail}\n".encode(errors="backslashreplace"))
 
 
+def _has_ended(pid: int) -> tuple[bool, int | None]:
+    """(whether, its status if it had to be reaped to know). Not reaped where that can be helped (`waitid` came to
+    macOS with Python 3.13): until then its number, which is its group's too, can't become anybody else's."""
+    if hasattr(os, "waitid"):
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None, None
+    ended, status = os.waitpid(pid, os.WNOHANG)
+    return bool(ended), status
+
+
+def _log_write(attempt_id: str, offset: int, data: bytes, store: Store) -> None:
+    with contextlib.suppress(NotFound):
+        store.shard.log_write(attempt_id, offset, data)
+
+
 def _deadlines(body: Body) -> list[float]:
     times = [body.next_tail]
     if not body.taken:
@@ -676,7 +693,11 @@ def run_worker(
 ) -> int:
     """Serve the pools until told to stop. SIGTERM or SIGINT drains, a second one stops the bodies; returns 0."""
     from redsched.definition import config, python  # noqa: F401 - loaded once, before the children are forked
+    from redsched.store.connect import NOT_RUNNING
 
+    if settings.redis is None:
+        raise Unavailable(NOT_RUNNING)
+    settings.address()  # a wrong URL is said now, not by every child
     roots = config.import_roots(list(paths))
     worker = Worker(settings, pools=pools, concurrency=concurrency, paths=roots, grace_s=grace_s, name=name)
     return worker.run()

@@ -195,7 +195,7 @@ def test_a_killed_worker_leaves_no_orphans(folder: Path) -> None:
 def test_a_successor_takes_over_what_was_not_begun(folder: Path) -> None:
     """RD-104: the hints that a killed worker had read are found by the next one of that name."""
     with WorkerProcess(folder) as w:
-        first = w.queue({"run": "kill -9 $(ps -o ppid= -p $PPID)"})
+        first = w.queue({"run": "kill -9 $(ps -o ppid= -p $PPID); sleep 300"})
         wait_for(lambda: w.process and w.process.poll() is not None)
         assert not w.redis.reported(first)
         w.redis.dag("d", {"q": {"call": "jobs:quiet"}})
