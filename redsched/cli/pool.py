@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from redsched.cli.base import Group, state
 from redsched.cli.names import POOL
-from redsched.cli.output import Bar, confirm, fields, message, print_json, say, table
+from redsched.cli.output import Bar, confirm, fields, is_terminal, message, print_json, say, table
 
 pool = Group("pool", help="Pools: named capacities that tasks share.")
 
@@ -35,8 +37,12 @@ def list_() -> None:
     elif not pools:
         message("no pools yet; `default` is made at first use, others by `redsched pool set NAME --slots N`")
     else:
-        rows = [(p["pool"], p["slots"], p["used"], p["waiting"], Bar((p["used"], p["slots"]))) for p in pools]
-        table(("pool", "slots", "used", "waiting", "load"), rows, right=("slots", "used", "waiting"))
+        columns, right = ["pool", "slots", "used", "waiting"], ("slots", "used", "waiting")
+        rows: list[list[Any]] = [[p[name] for name in columns] for p in pools]
+        if is_terminal():
+            columns.append("load")
+            rows = [[*row, Bar((row[2], row[1]))] for row in rows]
+        table(columns, rows, right=right)
 
 
 @pool.command(json=True)

@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 RUN_STATES = RunState.__args__  # type: ignore[attr-defined]
 
-run = Group("run", help="Runs: start, list, show, watch, cancel, logs.")
+run = Group(
+    "run",
+    help="Runs: start, list, show, watch, cancel, logs.",
+    lazy={"critical-path": "redsched.cli.critical_path:critical_path"},
+)
 
 _params = click.option(
     "-p", "--param", "params", metavar="NAME=VALUE", multiple=True, help="A parameter; repeat it."

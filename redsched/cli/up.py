@@ -9,6 +9,7 @@ import fcntl
 import os
 import re
 import signal
+import socket
 import threading
 import time
 from collections import deque
@@ -109,7 +110,7 @@ def default_paths() -> list[Path]:
 @contextmanager
 def locked(data: Path) -> Iterator[None]:
     """One `up` on a data folder. The lock is the kernel's, so it never outlives the process."""
-    data.mkdir(parents=True, exist_ok=True)
+    data.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (data / "up.lock").open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -201,6 +202,8 @@ class Up:
         self.workers: list[Child] = []
         self.leaving: list[Child] = []
         self.stops = 0
+        self.closing = False
+        self.redis_lock = threading.Lock()
         self.pools: set[str] = {"default"}
         self.wanted_pools = set(self.pools)
         self.env: Mapping[str, str] = {}
@@ -233,7 +236,20 @@ class Up:
         try:
             yield replace(self.settings, redis=url, embedded=True)
         finally:
+            with self.redis_lock:
+                self.closing = True
             embedded.stop(self.settings.data)
+
+    def mind_redis(self) -> None:
+        """Start the embedded server again if it has died; all clients find it at the same socket."""
+        if not self.settings.embedded:
+            return
+        from redsched import embedded
+
+        with self.redis_lock:
+            if not self.closing and nobody_listens(self.settings.address().path):
+                self.lines.say("redis", "WARNING the embedded server has ended; starting it again")
+                embedded.ensure(self.settings.data)
 
     def _serve(self, once: str | None, params: tuple[str, ...]) -> int:
         from redsched.cli.watch import Registrar, Watcher, hang_up, look
@@ -348,13 +364,19 @@ class Events(threading.Thread):
         super().__init__(name="events", daemon=True)
         self.site, self.client = site, client
         self.known: set[str] | None = None
+        self.away = False
 
     def run(self) -> None:
         while not self.site.stops:
             try:
+                self.site.mind_redis()
                 self.look()
-            except RedschedError:
-                pass  # the schedulers say that Redis is away
+            except RedschedError as error:
+                if not self.away:  # once; the schedulers say when it is back
+                    self.site.lines.say("redis", f"WARNING {error}")
+                self.away = True
+            else:
+                self.away = False
             time.sleep(1.0)
 
     def look(self) -> None:
@@ -364,6 +386,19 @@ class Events(threading.Thread):
             self.site.lines.say("run", f"run {name} {word}")
         self.known = running
         self.site.wanted_pools = pools_of(self.client)
+
+
+def nobody_listens(path: str) -> bool:
+    """A server that is only slow still takes the connection."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
+        link.settimeout(5.0)
+        try:
+            link.connect(path)
+        except (ConnectionRefusedError, FileNotFoundError):
+            return True
+        except OSError:
+            return False
+    return False
 
 
 def pools_of(client: Client) -> set[str]:
