@@ -26,7 +26,7 @@ import click
 from redsched.cli.base import BROKEN_PIPE, INTERRUPTED, Command, state
 from redsched.cli.names import DAG
 from redsched.cli.output import safe
-from redsched.errors import Conflict, RedschedError
+from redsched.errors import Conflict, DefinitionError, RedschedError
 
 if TYPE_CHECKING:
     from redsched.cli.children import Child
@@ -110,8 +110,12 @@ def default_paths() -> list[Path]:
 @contextmanager
 def locked(data: Path) -> Iterator[None]:
     """One `up` on a data folder. The lock is the kernel's, so it never outlives the process."""
-    data.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with (data / "up.lock").open("a+") as file:
+    try:
+        data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file = (data / "up.lock").open("a+")
+    except OSError as error:
+        raise DefinitionError(f"data folder {data}: {error.strerror}; give another with --data DIR") from None
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -258,7 +262,7 @@ class Up:
         client = Client(settings=self.settings)
         client.schedulers()  # because a Redis that is away should be met here, as one line
         self.schedulers = [self._child("scheduler", i) for i in range(self.counts["scheduler"])]
-        registrar = Registrar(self.paths, self.env, self.lines.say)
+        registrar = Registrar(self.paths, self.env, self.lines.say, lambda: self.stops > 0)
         if self.paths:
             seen = look(self.paths)
             registrar.register()
@@ -306,7 +310,8 @@ class Up:
             self.lines.say("up", f"stopping; what runs may take {GRACE_S:g} s more, Ctrl-C again stops it")
         stop_all(workers, GRACE_S + 15, lambda: self.stops > stops)
         stop_all(self.schedulers, 10, lambda: False)
-        self.lines.say("up", "stopped")
+        if workers or self.schedulers:
+            self.lines.say("up", "stopped")
 
     # ---- children
 

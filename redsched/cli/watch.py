@@ -56,38 +56,56 @@ def differing(old: Seen, new: Seen) -> set[str]:
 
 
 class Registrar:
-    """Registers the paths; says what is new, and each error once."""
+    """Registers the paths; says what is new, and each error once. Gives up when `stopped()`."""
 
-    def __init__(self, paths: Sequence[Path], env: Mapping[str, str], say: Say) -> None:
-        self.paths, self.env, self.say = list(paths), dict(env), say
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        env: Mapping[str, str],
+        say: Say,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.paths, self.env, self.say, self.stopped = list(paths), dict(env), say, stopped
         self.dags: dict[str, str] = {}  # DAG -> its file
         self._complaints: set[tuple[str, str]] = set()
 
     def register(self) -> bool:
         """False if it could not be done at all; the reason has been said."""
-        words = program("dag", "register", "--json", "--", *map(str, self.paths))
-        try:
-            done = subprocess.run(
-                words,
-                env=self.env,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=REGISTER_TIMEOUT_S,
-                check=False,
-                process_group=0,
-            )
-            rows = json.loads(done.stdout)
-        except subprocess.TimeoutExpired:
-            self._complain("", f"reading the DAG files took more than {REGISTER_TIMEOUT_S} s")
+        answer = self._ask()
+        if answer is None:
             return False
+        out, errors = answer
+        try:
+            self._tell(json.loads(out))
         except ValueError:
-            last = (done.stderr.strip().splitlines() or ["no answer"])[-1]
+            last = (errors.strip().splitlines() or ["no answer"])[-1]
             self._complain("", last.removeprefix("Error: "))
             return False
-        self._tell(rows)
         return True
+
+    def _ask(self) -> tuple[str, str] | None:
+        process = subprocess.Popen(
+            program("dag", "register", "--json", "--", *map(str, self.paths)),
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            process_group=0,
+        )
+        end = time.monotonic() + REGISTER_TIMEOUT_S
+        while True:
+            try:
+                return process.communicate(timeout=0.2)
+            except subprocess.TimeoutExpired:
+                over = time.monotonic() > end
+            if over or self.stopped():
+                process.kill()
+                process.communicate()
+                if over:
+                    self._complain("", f"reading the DAG files took more than {REGISTER_TIMEOUT_S} s")
+                return None
 
     def _tell(self, rows: list[Row]) -> None:
         wrong = [row for row in rows if "error" in row]

@@ -144,16 +144,12 @@ def test_a_changed_file_is_seen(tmp_path: Path) -> None:
     assert {Path(n).name for n in watch.differing(seen, watch.look([tmp_path]))} == {"a.yaml", "d.py"}
 
 
-class Answers:
-    """Stands for the process that registers."""
-
-    def __init__(self, *answers: Any) -> None:
-        self.answers = list(answers)
-
-    def __call__(self, *_: Any, **__: Any) -> subprocess.CompletedProcess[str]:
-        answer = self.answers.pop(0)
-        out = answer if isinstance(answer, str) else json.dumps(answer)
-        return subprocess.CompletedProcess([], 0, out, "Traceback\nError: Redis is away\n")
+def answers(monkeypatch: pytest.MonkeyPatch, *found: Any) -> None:
+    """What the process that registers prints, one time after the other."""
+    texts = iter([one if isinstance(one, str) else json.dumps(one) for one in found])
+    monkeypatch.setattr(
+        watch.Registrar, "_ask", lambda _self: (next(texts), "Traceback\nError: Redis is away\n")
+    )
 
 
 def row(dag: str, version: int = 1, changed: bool = True, path: str = "a.yaml") -> dict[str, Any]:
@@ -162,16 +158,13 @@ def row(dag: str, version: int = 1, changed: bool = True, path: str = "a.yaml") 
 
 def test_news_are_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = {"path": "b.yaml", "error": "b.yaml:3: unknown key"}
-    monkeypatch.setattr(
-        watch.subprocess,
-        "run",
-        Answers(
-            [row("a"), row("b", path="b.yaml")],
-            [row("a", changed=False), wrong],
-            [row("a", 2), wrong],
-            [row("a", 2, changed=False), row("b", changed=False, path="b.yaml")],
-            [row("b", changed=False, path="b.yaml")],
-        ),
+    answers(
+        monkeypatch,
+        [row("a"), row("b", path="b.yaml")],
+        [row("a", changed=False), wrong],
+        [row("a", 2), wrong],
+        [row("a", 2, changed=False), row("b", changed=False, path="b.yaml")],
+        [row("b", changed=False, path="b.yaml")],
     )
     said = Said()
     registrar = watch.Registrar([Path()], {}, said)
@@ -186,11 +179,21 @@ def test_news_are_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_registration_that_fails_says_why_and_keeps_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch.subprocess, "run", Answers("", ""))
+    answers(monkeypatch, "", "")
     said = Said()
     registrar = watch.Registrar([Path()], {}, said)
     assert not registrar.register() and not registrar.register()
     assert said == [("files", "ERROR Redis is away")]
+
+
+def test_a_file_that_hangs_does_not_hold_up_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "program", lambda *_: [sys.executable, "-c", "import time; time.sleep(60)"])
+    began, said = time.monotonic(), Said()
+    assert not watch.Registrar([Path()], dict(os.environ), said, lambda: True).register()
+    assert time.monotonic() - began < 10 and said == []
+    monkeypatch.setattr(watch, "REGISTER_TIMEOUT_S", 0.3)
+    assert not watch.Registrar([Path()], dict(os.environ), said).register()
+    assert said.has("took more than 0.3 s")
 
 
 @pytest.mark.parametrize(
