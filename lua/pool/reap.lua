@@ -4,14 +4,14 @@
 -- args: fence lease_ms limit rested
 -- Said by the leader every few seconds. What is taken back stays in `lost` until the shard has heard of it (see reaped).
 -- If Redis was away (rested = '1', or nobody could call this for long), workers could not renew either: they get one more lease of time.
--- returns: {attempt id, worker, …} of `lost`
+-- returns: {attempts under a lease, attempt id, worker, …} of `lost`
 -- errors: FENCED
 -- cost: O(expired + pending), at most `limit` each
 -- include: lib/clock.lua
 -- include: lib/pool.lua
 pool.begin(prefix, clock.now())
 local v = redis.call('HMGET', pool.meta, 'slots', 'swept', 'grace', 'fence:leader')
-if not v[1] then return {} end
+if not v[1] then return { 0 } end
 if tonumber(fence) < tonumber(v[4] or '0') then
   return redis.error_reply('FENCED leader shows fence ' .. fence .. ', this pool has seen ' .. v[4])
 end
@@ -47,4 +47,6 @@ if not pending.err then
     if e and e.state == 'Q' then pool.push(e) end
   end
 end
-return redis.call('HGETALL', prefix .. 'lost')
+local answer = redis.call('HGETALL', prefix .. 'lost')
+table.insert(answer, 1, redis.call('ZCARD', pool.lease))
+return answer

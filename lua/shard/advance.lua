@@ -51,7 +51,7 @@ end
 function apply.running(f, at)
   local r, index, rec, attempt = run.attempt(f[4])
   if not rec or rec.attempt ~= attempt then return stale() end
-  if rec.state ~= 'r' and rec.state ~= 'q' then return end
+  if not record.LIVE[rec.state] or (rec.state == 'x' and rec.worker == f[10]) then return end
   if rec.state == 'r' then run.unready(r, index) end
   rec.state, rec.started, rec.worker = 'x', run.since(r, at - tonumber(f[8])), f[10]
   redis.call('HSET', r.key, index, record.encode(rec))

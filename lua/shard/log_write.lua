@@ -14,6 +14,8 @@ local key = prefix .. 'log:' .. dag .. ':' .. run_id .. ':' .. name
 local sizes = prefix .. 'logs:' .. dag .. ':' .. run_id
 local at, size, h, n = tonumber(offset), #data, tonumber(head), tonumber(ring)
 local written = 0
+-- The same attempt begins its log anew after it was handed back; what it said before must not show through.
+if at == 0 then redis.call('DEL', key) redis.call('HDEL', sizes, name) end
 if at < h then
   written = math.min(size, h - at)
   redis.call('SETRANGE', key, at, string.sub(data, 1, written))

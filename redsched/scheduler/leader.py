@@ -15,6 +15,7 @@ log = logging.getLogger("redsched.scheduler")
 
 DAGS_A_PASS = 50
 RUNS_A_PASS = 200
+CONSUMER_IDLE_MS = 3_600_000
 
 
 class Leader:
@@ -23,20 +24,34 @@ class Leader:
         self.rested = False  # set after an outage of Redis
         self._dags: deque[str] = deque()
 
-    def reap(self, fence: int) -> None:
-        """Losses are reported to their shards before the pools forget them: a crash between does it again."""
+    def reap(self, fence: int) -> bool:
+        """Take back what silent workers held; True if any attempt is under a lease, so that it pays to look again soon.
+
+        Losses are reported to their shards before the pools forget them: a crash between does it again.
+        """
         rested, self.rested = self.rested, False
+        leased = False
         for pool in self.store.pool.names():
             try:
-                lost = self.store.pool.reap(pool, fence, rested=rested)
+                held, lost = self.store.pool.reap(pool, fence, rested=rested)
             except Fenced as refusal:
                 log.warning("leadership lost, fence %d: %s", fence, refusal)
-                return
+                return False
+            leased |= held > 0
             if lost:
                 self.store.shard.lost(lost)
                 self.store.pool.reaped(pool, list(lost))
                 for attempt, worker in lost.items():
                     log.warning("%s taken back: worker %s fell silent", attempt, worker)
+        return leased
+
+    def tidy(self, fence: int) -> None:
+        """Consumers of workers that are long gone leave their groups."""
+        for pool in self.store.pool.names():
+            try:
+                self.store.pool.tidy(pool, fence, CONSUMER_IDLE_MS)
+            except Fenced:
+                return
 
     def retain(self, now: int) -> int:
         """Forget runs beyond each DAG's age and count, a few DAGs a pass; returns how many went."""

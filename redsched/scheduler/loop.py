@@ -116,10 +116,15 @@ class Scheduler:
         if self._is_due("pack", 1.0):
             self._each(self._pack, list(self._to_pack))
         if self.ownership.leads():
-            if self._is_due("reap", self.store.settings.worker_lease_ms / 2000):
-                self.leader.reap(fence(self.ownership.leader))
-            if self._is_due("retain", RETAIN_EVERY_S):
-                self.leader.retain(self.redis_now())
+            self._lead(fence(self.ownership.leader))
+
+    def _lead(self, token: int) -> None:
+        lease_s = self.store.settings.worker_lease_ms / 1000
+        if self._is_due("reap", lease_s / 2) and self.leader.reap(token):
+            self._due["reap"] -= lease_s * 0.3  # because somebody runs something, and may die
+        if self._is_due("retain", RETAIN_EVERY_S):
+            self.leader.retain(self.redis_now())
+            self.leader.tidy(token)
 
     def _each(self, work: Callable[[int], None], shards: list[int]) -> None:
         for shard in shards:

@@ -152,14 +152,20 @@ class PoolStore:
         """These are not wanted any more; returns how many a worker has to stop."""
         return int(self._call("revoke", pool, *attempt_ids))
 
-    def reap(self, pool: str, fence: int, *, rested: bool = False, limit: int = 500) -> dict[str, str]:
-        """Attempts whose worker fell silent, with the worker's name; they stay listed until `reaped`.
+    def reap(
+        self, pool: str, fence: int, *, rested: bool = False, limit: int = 500
+    ) -> tuple[int, dict[str, str]]:
+        """(attempts under a lease, those whose worker fell silent with its name; they stay listed until `reaped`).
 
         `rested`: Redis was away, so nobody could renew: one more lease of time before anything is taken back.
         """
         lease = self._store.settings.worker_lease_ms
         flat = self._call("reap", pool, fence, lease, limit, "1" if rested else "")
-        return {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat), 2)}
+        return flat[0], {flat[i].decode(): flat[i + 1].decode() for i in range(1, len(flat), 2)}
+
+    def tidy(self, pool: str, fence: int, idle_ms: int) -> int:
+        """Take out consumers that have nothing pending and have not asked for so long."""
+        return int(self._call("tidy", pool, fence, idle_ms))
 
     def reaped(self, pool: str, attempt_ids: Sequence[str]) -> None:
         self._call("reaped", pool, *attempt_ids)

@@ -236,11 +236,14 @@ def chosen(job: Job, names: tuple[str, ...]) -> Outcome:
 
 
 def skips(job: Job, outcome: Outcome) -> tuple[int, ...]:
-    """Indexes of the direct downstream tasks that were not chosen."""
+    """Indexes of the direct downstream tasks to be skipped: neither chosen nor below the chosen."""
     if outcome.branch is None:
         return ()
-    below = job.definition.downstream(job.task.name)
-    return tuple(index for name, index in below.items() if name not in outcome.branch)
+    from redsched.definition.plan import not_chosen
+
+    definition = job.definition
+    needs = {name: task.get("needs", ()) for name, task in definition.spec["tasks"].items()}
+    return tuple(definition.names.index(n) for n in not_chosen(needs, job.task.name, outcome.branch))
 
 
 # ---------------------------------------------------------------- commands

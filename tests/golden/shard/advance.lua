@@ -215,7 +215,7 @@ end
 -- The life of a run and its tasks. Every change of run state goes through here, so that counters, sets, limits and the outbox
 -- move together. A task's own flip from unsettled to settled guards every counter: what is said twice is counted once.
 -- Work that would take long (fans, long chains of skips) stops at a budget and goes on through the inbox.
-local run = { budget = 1000, dags = {}, opened = {}, limits = {}, touched = {}, woken = {}, offers = {}, ended = {}, work = {}, next_work = 1 }
+local run = { budget = 500, dags = {}, opened = {}, limits = {}, touched = {}, woken = {}, offers = {}, ended = {}, work = {}, next_work = 1 }
 
 function run.begin(prefix, inbox, now)
   run.prefix, run.inbox, run.now = prefix, inbox, now
@@ -625,7 +625,7 @@ end
 function apply.running(f, at)
   local r, index, rec, attempt = run.attempt(f[4])
   if not rec or rec.attempt ~= attempt then return stale() end
-  if rec.state ~= 'r' and rec.state ~= 'q' then return end
+  if not record.LIVE[rec.state] or (rec.state == 'x' and rec.worker == f[10]) then return end
   if rec.state == 'r' then run.unready(r, index) end
   rec.state, rec.started, rec.worker = 'x', run.since(r, at - tonumber(f[8])), f[10]
   redis.call('HSET', r.key, index, record.encode(rec))

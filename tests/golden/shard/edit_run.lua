@@ -203,7 +203,7 @@ end
 -- The life of a run and its tasks. Every change of run state goes through here, so that counters, sets, limits and the outbox
 -- move together. A task's own flip from unsettled to settled guards every counter: what is said twice is counted once.
 -- Work that would take long (fans, long chains of skips) stops at a budget and goes on through the inbox.
-local run = { budget = 1000, dags = {}, opened = {}, limits = {}, touched = {}, woken = {}, offers = {}, ended = {}, work = {}, next_work = 1 }
+local run = { budget = 500, dags = {}, opened = {}, limits = {}, touched = {}, woken = {}, offers = {}, ended = {}, work = {}, next_work = 1 }
 
 function run.begin(prefix, inbox, now)
   run.prefix, run.inbox, run.now = prefix, inbox, now
