@@ -57,7 +57,9 @@ class State:
         from redsched.client import Client
 
         client = Client(settings=settings)
-        click.get_current_context().call_on_close(client.close)
+        context = click.get_current_context(silent=True)
+        if context is not None:  # there is none while a shell completes
+            context.call_on_close(client.close)
         return client
 
 

@@ -29,6 +29,8 @@ class Name(click.ParamType):  # type: ignore[type-arg]
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if not value:
             self.fail(f"an empty text is no {self.name} id", param, ctx)
+        if not value.isprintable():  # because bytes that are no UTF-8 can't even be sent
+            self.fail(f"{value!r} can't be a {self.name} id", param, ctx)
         return str(value)
 
     def shell_complete(

@@ -95,6 +95,28 @@ def test_wrong_words_are_exit_2(args: list[str], said: str, call: Call, fake: Fa
     assert result.exit_code == 2 and said in result.stderr and result.stdout == ""
 
 
+@pytest.mark.parametrize("name", ["a\nb", "\udcff", "\u200b", "\x1b[31m"], ids=repr)
+def test_ids_that_can_not_be_are_refused(name: str, call: Call, fake: FakeClient) -> None:
+    for args in (
+        ["dag", "show", name],
+        ["run", "start", name],
+        ["run", "show", "orders", name],
+        ["pool", "show", name],
+    ):
+        result = call(*args)
+        assert result.exit_code == 2 and "can't be" in result.stderr and "\x1b" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    "name", ["prüfung", "日次", "a b", "a/b", "..", "../../etc", "a*b", "a%2Fb", "CON", "é"]
+)
+def test_odd_ids_are_not_found(name: str, call: Call, fake: FakeClient) -> None:
+    for args in (["dag", "show", name], ["run", "start", name]):
+        assert call(*args).exit_code == 3
+    assert call("dag", "show", "-rf").exit_code == 2
+    assert call("dag", "show", "--", "-rf").exit_code == 3
+
+
 @pytest.mark.parametrize(
     "args",
     [["dag", "list"], ["run", "list"], ["status"], ["run", "start", "x"], ["pool", "list"], ["workers"]],

@@ -232,6 +232,32 @@ def test_sigterm_lets_a_task_end(site: Site) -> None:
     assert (shown["state"], shown["tasks"]["nap"]["attempt"]) == ("success", 1)
 
 
+def test_a_shell_completes_what_is_registered(site: Site) -> None:
+    site.write("orders.yaml", ORDERS.format(version=1))
+    site.up()
+    run = site.json("run", "start", "orders", "--wait")["run"]
+    for words, found in (
+        ("redsched run show ", "orders"),
+        ("redsched run show orders ", run),
+        ("redsched run logs orders latest ", "say"),
+        ("redsched worker --pool ", "default"),
+    ):
+        env = {
+            "_REDSCHED_COMPLETE": "bash_complete",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(len(words.split())),
+        }
+        done = subprocess.run(
+            site.program(),
+            cwd=site.folder,
+            env={**site.env, **env},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert f"plain,{found}" in done.stdout.splitlines() and done.stderr == ""
+
+
 def test_without_dag_files_it_says_what_to_do(site: Site) -> None:
     (site.folder / "dags").rmdir()
     site.up()
