@@ -242,6 +242,7 @@ class Client:
 
     def _forget(self, dag: str, run: str) -> int:
         stopped = 0
+        self._thawed(dag, run)
         try:
             stopped = self._say(self.store.shard.cancel_run, dag, run)[2]
             if stopped:
@@ -428,6 +429,7 @@ class Client:
         """Nothing of the run starts any more; what runs is stopped. Raises Conflict if it has ended."""
         run = self._resolve(dag, run)
         self._record(dag, run)
+        self._thawed(dag, run)
         changed, state, stopped = self._say(self.store.shard.cancel_run, dag, run)
         if not changed and state != "cancelled":
             raise Conflict(f"run {run} of DAG {dag} has ended already")
@@ -511,6 +513,7 @@ class Client:
 
         run = self._resolve(dag, run)
         for again in range(200):
+            nonce = secrets.token_hex(6)
             record = self._record(dag, run)
             spec, listed = self._plan(dag, record.digest)
             graph = Graph.of(spec, listed)
@@ -530,7 +533,9 @@ class Client:
                 )
                 return edit, graph.names, self._edited_state(dag, record, edit), running, record.version
             seen = f"{record.state}/{record.left}/{record.edits}"
-            word, state, stopped = self._say(self.store.shard.edit_run, dag, run, seen, edit.changes)
+            word, state, stopped = self._say(self.store.shard.edit_run, dag, run, seen, nonce, edit.changes)
+            if word == "STAGED":
+                word, state = "OK", self._thawed(dag, run)
             if word == "OK":
                 self._say(self.store.shard.revoke_stops, self.store.shard.of(dag))
                 return edit, graph.names, state, stopped, record.version
@@ -539,6 +544,17 @@ class Client:
             else:
                 time.sleep(min(0.05, 0.001 * again))
         raise Conflict(f"run {run} of DAG {dag} changes too fast to be edited; try again")
+
+    def _thawed(self, dag: str, run: str) -> str:
+        """The run's state when its owner has carried out a big edit; `running` if no owner does within the patience."""
+        end, pause = time.monotonic() + PATIENCE_S, 0.005
+        while time.monotonic() < end:
+            frozen, state = self._say(self.store.shard.frozen, dag, run)
+            if not frozen:
+                return state
+            time.sleep(pause)
+            pause = min(0.1, pause * 1.5)
+        return "running"
 
     def _edited_state(self, dag: str, record: RunRecord, edit: Edit) -> str:
         if not edit.changes or (edit.run_state == "running" and record.state in ("running", "queued")):

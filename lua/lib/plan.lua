@@ -26,19 +26,17 @@ function plan.task(p, index)
   return task
 end
 
--- {child, its number of upstreams, its rule, child, …}: a finish costs its direct downstream and nothing else.
+-- `child:upstreams:rule,…` as text: whoever walks it keeps a position, so that a fan of 10,000 is not parsed to take 500.
 function plan.downstream(p, index)
-  local list = p.downstream[index]
-  if list then return list end
-  list = {}
-  local text = redis.call('HGET', p.key, 'd' .. index)
-  if text then
-    for child, n, rule in string.gmatch(text, '(%d+):(%d+):(%a)') do
-      list[#list + 1] = child
-      list[#list + 1] = tonumber(n)
-      list[#list + 1] = rule
-    end
+  local text = p.downstream[index]
+  if text == nil then
+    text = redis.call('HGET', p.key, 'd' .. index) or ''
+    p.downstream[index] = text
   end
-  p.downstream[index] = list
-  return list
+  return text
+end
+
+-- The downstream task at a position: child, its number of upstreams, its rule, the next position; nil at the end.
+function plan.child(text, position)
+  return string.match(text, '(%d+):(%d+):(%a)()', position)
 end

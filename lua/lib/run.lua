@@ -40,11 +40,11 @@ function run.open(name, id)
   local r = false
   if d and d.name == name then
     local key = run.key('run', dag, id)
-    local v = redis.call('HMGET', key, 'state', 'head', 'cleared')
+    local v = redis.call('HMGET', key, 'state', 'head', 'cleared', 'frozen')
     if v[1] then
       local version, digest, kind, logical, created, flags = string.match(v[2], '^(%d+),(%w+),(%a+),(%-?%d*),(%d+),(%a*)$')
       r = { dag = d, id = id, key = key, state = v[1], version = version, kind = kind, logical = logical, created = tonumber(created),
-        flags = flags, cleared = v[3], plan = plan.open(run.prefix, dag, digest), ready_key = run.key('ready', dag, id) }
+        flags = flags, cleared = v[3], frozen = v[4], plan = plan.open(run.prefix, dag, digest), ready_key = run.key('ready', dag, id) }
     end
   end
   run.opened[name .. '/' .. id] = r
@@ -198,7 +198,7 @@ function run.settle(r, index, rec, letter)
   redis.call('HSET', r.key, index, record.encode(rec))
   if letter == 'f' and not plan.task(r.plan, index).allow_failure then redis.call('HINCRBY', r.key, 'failed', 1) end
   if redis.call('HINCRBY', r.key, 'left', -1) <= 0 then return run.close(r) end
-  run.work[#run.work + 1] = { r = r, index = index, letter = letter, offset = 0 }
+  run.work[#run.work + 1] = { r = r, index = index, letter = letter, position = 1 }
 end
 
 function run.close(r)
@@ -242,6 +242,7 @@ local function skip(r, child)
   if not value or not record.decode(value) then run.settle(r, child, nil, 'k') end
 end
 
+-- What was not chosen among the direct downstream.
 local function skipped_by_choice(item)
   if item.letter ~= 's' then return {} end
   local set = {}
@@ -258,15 +259,13 @@ function run.spread()
     if r.state == 'running' then
       local downstream = plan.downstream(r.plan, item.index)
       local chosen_not = string.find(r.flags, 'b', 1, true) and skipped_by_choice(item) or {}
-      for at = item.offset * 3 + 1, #downstream, 3 do
-        if run.budget <= 0 then
-          item.offset = (at - 1) / 3
-          return run.put_back()
-        end
+      local child, n, rule, position = plan.child(downstream, item.position)
+      while child and r.state == 'running' do
+        if run.budget <= 0 then return run.put_back() end
         run.budget = run.budget - 1
-        local child = downstream[at]
-        if chosen_not[child] then skip(r, child) else tell(r, child, downstream[at + 1], downstream[at + 2], item.letter) end
-        if r.state ~= 'running' then break end
+        if chosen_not[child] then skip(r, child) else tell(r, child, tonumber(n), rule, item.letter) end
+        item.position = position
+        child, n, rule, position = plan.child(downstream, position)
       end
     end
     run.next_work = run.next_work + 1
@@ -276,7 +275,7 @@ end
 function run.put_back()
   for i = run.next_work, #run.work do
     local item = run.work[i]
-    run.continue('spread', item.r.dag.name .. '/' .. item.r.id .. '/' .. item.index .. '/0', item.letter, item.offset)
+    run.continue('spread', item.r.dag.name .. '/' .. item.r.id .. '/' .. item.index .. '/0', item.letter, item.position)
     redis.call('HINCRBY', item.r.key, 'pending', 1)
   end
   run.next_work = #run.work + 1
@@ -351,8 +350,9 @@ function run.start_next(d)
     if not id then return end
     if run.budget <= 0 then return run.continue('limits', d.id) end
     run.budget = run.budget - 1
-    redis.call('ZREM', d.queue_key, id)
     local r = run.open(d.name, id)
+    if r and r.frozen then return end -- when its edit is done, this is tried again
+    redis.call('ZREM', d.queue_key, id)
     if r and r.state == 'queued' then run.start(r) end
   end
 end

@@ -9,11 +9,20 @@
 -- cost: O(entries + their direct downstream), at most `limit` entries and 1000 steps a call (~10 ms)
 -- include: lib/clock.lua
 -- include: lib/lease.lua
--- include: lib/run.lua
+-- include: lib/edit.lua
 
 local refused = lease.refused(owner, meta, token)
 if refused then return refused end
 run.begin(prefix, inbox, clock.now())
+
+-- What is said about a run that is being edited waits until that is done.
+local function frozen(f)
+  local name, id = string.match(f[4], '^([^/]+)/([^/]+)')
+  local r = name and run.open(name, id)
+  if not r or not r.frozen or f[2] == 'edit' then return false end
+  redis.call('XADD', inbox, '*', unpack(f))
+  return true
+end
 
 local function stale()
   redis.call('HINCRBY', meta, 'stale', 1)
@@ -78,12 +87,17 @@ function apply.spread(f)
   local r, index = run.attempt(f[4])
   if not r then return end
   redis.call('HINCRBY', r.key, 'pending', -1)
-  run.work[#run.work + 1] = { r = r, index = index, letter = f[6], offset = tonumber(f[8]) }
+  run.work[#run.work + 1] = { r = r, index = index, letter = f[6], position = tonumber(f[8]) }
 end
 
 function apply.roots(f)
   local r = run.open(string.match(f[4], '^([^/]+)/(.+)$'))
   if r and r.state == 'running' then run.roots(r, tonumber(f[8])) end
+end
+
+function apply.edit(f)
+  local r = run.open(string.match(f[4], '^([^/]+)/(.+)$'))
+  if r and r.frozen then edit.slice(r) end
 end
 
 function apply.reopen(f)
@@ -126,7 +140,7 @@ for _, entry in ipairs(entries) do
   if run.budget <= 0 then break end
   local f = entry[2]
   local handler = apply[f[2]]
-  if handler then
+  if handler and not frozen(f) then
     handler(f, clock.of_entry(entry[1]))
     run.spread()
   end
@@ -142,11 +156,13 @@ local fire = {}
 
 function fire.retry(id)
   local r, index, rec, attempt = run.attempt(id)
+  if r and r.frozen then return redis.call('ZADD', timers, run.now + 100, 'retry/' .. id) end
   if rec and rec.state == 'w' and rec.attempt == attempt and r.state == 'running' then run.ready(r, index, rec) end
 end
 
 function fire.timeout(id)
   local r, index, rec, attempt = run.attempt(id)
+  if r and r.frozen then return redis.call('ZADD', timers, run.now + 100, 'timeout/' .. id) end
   if not rec or rec.state ~= 'x' or rec.attempt ~= attempt then return end
   rec.ended = run.since(r, run.now)
   run.stop(r, index, attempt)

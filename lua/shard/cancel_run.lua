@@ -2,7 +2,7 @@
 -- cell: shard
 -- keys: prefix inbox
 -- args: dag run_id
--- returns: {OK | ENDED, state, attempts to be stopped}
+-- returns: {OK | ENDED | FROZEN, state, attempts to be stopped}
 -- errors: NOTFOUND
 -- cost: O(its tasks that have begun): 10,000 tasks ~ 10 ms
 -- include: lib/clock.lua
@@ -14,6 +14,7 @@ if not r then
   if redis.call('HEXISTS', prefix .. 'packed:' .. dag, run_id) == 1 then return { 'ENDED', 'ended', 0 } end
   return redis.error_reply('NOTFOUND run ' .. run_id .. ' of DAG ' .. dag)
 end
+if r.frozen then return { 'FROZEN', r.state, 0 } end
 if r.state ~= 'running' and r.state ~= 'queued' then return { 'ENDED', r.state, 0 } end
 local stopped = 0
 local fields = redis.call('HGETALL', r.key)

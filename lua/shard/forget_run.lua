@@ -14,7 +14,7 @@ local name = (generation and generation ~= '0') and dag .. '~' .. generation or 
 for _, log in ipairs(redis.call('HKEYS', prefix .. 'logs:' .. tail)) do
   redis.call('UNLINK', prefix .. 'log:' .. tail .. ':' .. log)
 end
-for _, kind in ipairs({ 'run', 'ready', 'params', 'results', 'tries', 'once', 'keys', 'logs' }) do
+for _, kind in ipairs({ 'run', 'ready', 'params', 'results', 'tries', 'once', 'keys', 'edit', 'logs' }) do
   redis.call('UNLINK', prefix .. kind .. ':' .. tail)
 end
 redis.call('HDEL', prefix .. 'packed:' .. dag, run_id)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from redsched.store.scripts import Call
 
 REASON_LIMIT = 500
+# Tasks that one script edits; more are staged and carried out in slices (`lua/lib/edit.lua`).
+EDIT_AT_ONCE = 500
 
 
 class Ended(NamedTuple):
@@ -240,13 +242,36 @@ class ShardStore:
         word, state, count = self._call("cancel_run", self.of(dag), "prefix inbox", dag, run)
         return word == b"OK", state.decode(), int(count)
 
-    def edit_run(self, dag: str, run: str, seen: str, changes: dict[int, str]) -> tuple[str, str, int]:
-        """(OK, new run state, attempts to be stopped), or (CHANGED | PACKED, '', 0): nothing has happened then."""
+    def edit_run(
+        self, dag: str, run: str, seen: str, nonce: str, changes: dict[int, str]
+    ) -> tuple[str, str, int]:
+        """(OK, new run state, attempts to be stopped); (STAGED, '', 0): the owner carries it out in slices;
+        (CHANGED | PACKED, '', 0): nothing has happened.
+        """
         flat = [x for i, change in changes.items() for x in (str(i), change)]
-        reply = self._call("edit_run", self.of(dag), "prefix inbox", dag, run, seen, *flat)
+        if len(changes) > EDIT_AT_ONCE:
+            self._stage_edit(f"{self.prefix(dag)}edit:{dag}:{run}:{nonce}", flat)
+            flat = []
+        reply = self._call("edit_run", self.of(dag), "prefix inbox", dag, run, seen, nonce, *flat)
         if reply[0] != b"OK":
             return reply[0].decode(), "", 0
         return "OK", reply[1].decode(), int(reply[2])
+
+    def _stage_edit(self, key: str, flat: list[str]) -> None:
+        with self._store.translate():
+            pipe = self._store.client.pipeline(transaction=False)
+            pipe.delete(key)
+            for i in range(0, len(flat), 1000):
+                pipe.rpush(key, *flat[i : i + 1000])
+            pipe.expire(key, 600)
+            pipe.execute()
+
+    def frozen(self, dag: str, run: str) -> tuple[bool, str]:
+        """(whether an edit is under way, the run's state)."""
+        with self._store.translate():
+            key = f"{self.prefix(dag)}run:{dag}:{run}"
+            frozen, state = self._store.client.hmget(key, ["frozen", "state"])
+        return frozen is not None, state.decode() if state else ""
 
     def unpack_run(self, dag: str, run: str) -> None:
         """A packed run becomes live again; nothing happens if it is."""

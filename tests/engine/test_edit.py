@@ -188,3 +188,42 @@ def test_random_graphs_end_as_the_reference_says_before_and_after_edits(engine: 
     prefix = engine.store.shard.prefix("d")
     assert engine.store.client.scard(prefix + "busy:d") == 0
     assert engine.client.pool("default")["used"] == 0
+
+
+def test_a_big_edit_is_carried_out_in_slices_while_the_run_is_frozen(engine: Engine) -> None:
+    """Planned at one moment, whatever is reported meanwhile: as if it had happened at once."""
+    size = 1800
+    tasks: dict[str, dict[str, object]] = {"one": {}}
+    tasks |= {f"t{i}": {"needs": ["one"]} for i in range(size)}
+    tasks["join"] = {"needs": [f"t{i}" for i in range(size)]}
+    engine.register("d", tasks, max_active_tasks=5000)
+    engine.client.set_pool("default", 5000)
+    engine.client.trigger("d")
+    engine.step()
+    engine.work()
+    engine.step()
+    hints = engine.take(700)
+    nonce = engine.grant(hints)
+    engine.store.shard.report(1, [Report(h.attempt_id, "success", 1) for h in hints[:400]])
+    engine.step()
+    real = engine.client._thawed
+
+    def owner_works(dag: str, run: str) -> str:
+        """Between the commit and its slices the rest of the worker's reports arrive."""
+        engine.store.shard.report(1, [Report(h.attempt_id, "success", 1) for h in hints[400:]])
+        engine.store.pool.release(nonce, hints)
+        engine.step()
+        return real(dag, run)
+
+    engine.client._thawed = owner_works  # type: ignore[method-assign]
+    cleared = engine.client.clear("d", "latest")
+    assert len(cleared["cleared"]) == size + 1, "the join has not run yet"
+    assert cleared["run_state"] == "running"
+    engine.settle()
+    run = engine.client.run("d", "latest")
+    assert run["state"] == "success"
+    assert {t["state"] for t in run["tasks"].values()} == {"success"}
+    assert run["tasks"]["one"]["attempt"] == 2
+    assert run["tasks"]["join"]["attempt"] == 1
+    assert engine.store.client.scard(engine.store.shard.prefix("d") + "busy:d") == 0
+    assert engine.client.pool("default")["used"] == 0

@@ -4,17 +4,17 @@ local inbox = KEYS[2]
 local dag = ARGV[1]
 local run_id = ARGV[2]
 local seen = ARGV[3]
+local nonce = ARGV[4]
 -- edit_run: clear or mark tasks of a run, as planned by redsched/edit.py from what the run was a moment ago.
 -- cell: shard
 -- keys: prefix inbox
--- args: dag run_id seen ...
+-- args: dag run_id seen nonce ...
 -- seen: `state/left/edits` of the run when the plan was made; if it has changed since, nothing happens.
--- The rest, two a task: index, and what it becomes:
---   none:<counters>  waits for its upstreams · ready  all it waits for is settled · rule:<letter>  decided by its rule
---   mark:<letter>    settled by a person
--- returns: {OK, new run state, attempts to be stopped} | {CHANGED, seen now} | {PACKED}
+-- The rest, two a task: index, and what it becomes (lib/edit.lua); none: the list staged under `edit:<dag>:<run>:<nonce>`
+-- is taken; the run is frozen and its owner carries it out in slices.
+-- returns: {OK, new run state, attempts to be stopped} | {STAGED} | {CHANGED, seen now} | {PACKED}
 -- errors: NOTFOUND
--- cost: O(tasks named)
+-- cost: O(tasks named), at most 500
 -- The only clock that decides anything shared: Redis' own, in whole milliseconds (numbers over 2^53 would be rounded).
 local clock = {}
 
@@ -146,21 +146,19 @@ function plan.task(p, index)
   return task
 end
 
--- {child, its number of upstreams, its rule, child, …}: a finish costs its direct downstream and nothing else.
+-- `child:upstreams:rule,…` as text: whoever walks it keeps a position, so that a fan of 10,000 is not parsed to take 500.
 function plan.downstream(p, index)
-  local list = p.downstream[index]
-  if list then return list end
-  list = {}
-  local text = redis.call('HGET', p.key, 'd' .. index)
-  if text then
-    for child, n, rule in string.gmatch(text, '(%d+):(%d+):(%a)') do
-      list[#list + 1] = child
-      list[#list + 1] = tonumber(n)
-      list[#list + 1] = rule
-    end
+  local text = p.downstream[index]
+  if text == nil then
+    text = redis.call('HGET', p.key, 'd' .. index) or ''
+    p.downstream[index] = text
   end
-  p.downstream[index] = list
-  return list
+  return text
+end
+
+-- The downstream task at a position: child, its number of upstreams, its rule, the next position; nil at the end.
+function plan.child(text, position)
+  return string.match(text, '(%d+):(%d+):(%a)()', position)
 end
 
 -- How long to wait before the next attempt. Twin of redsched/retry.py.
@@ -238,11 +236,11 @@ function run.open(name, id)
   local r = false
   if d and d.name == name then
     local key = run.key('run', dag, id)
-    local v = redis.call('HMGET', key, 'state', 'head', 'cleared')
+    local v = redis.call('HMGET', key, 'state', 'head', 'cleared', 'frozen')
     if v[1] then
       local version, digest, kind, logical, created, flags = string.match(v[2], '^(%d+),(%w+),(%a+),(%-?%d*),(%d+),(%a*)$')
       r = { dag = d, id = id, key = key, state = v[1], version = version, kind = kind, logical = logical, created = tonumber(created),
-        flags = flags, cleared = v[3], plan = plan.open(run.prefix, dag, digest), ready_key = run.key('ready', dag, id) }
+        flags = flags, cleared = v[3], frozen = v[4], plan = plan.open(run.prefix, dag, digest), ready_key = run.key('ready', dag, id) }
     end
   end
   run.opened[name .. '/' .. id] = r
@@ -396,7 +394,7 @@ function run.settle(r, index, rec, letter)
   redis.call('HSET', r.key, index, record.encode(rec))
   if letter == 'f' and not plan.task(r.plan, index).allow_failure then redis.call('HINCRBY', r.key, 'failed', 1) end
   if redis.call('HINCRBY', r.key, 'left', -1) <= 0 then return run.close(r) end
-  run.work[#run.work + 1] = { r = r, index = index, letter = letter, offset = 0 }
+  run.work[#run.work + 1] = { r = r, index = index, letter = letter, position = 1 }
 end
 
 function run.close(r)
@@ -440,6 +438,7 @@ local function skip(r, child)
   if not value or not record.decode(value) then run.settle(r, child, nil, 'k') end
 end
 
+-- What was not chosen among the direct downstream.
 local function skipped_by_choice(item)
   if item.letter ~= 's' then return {} end
   local set = {}
@@ -456,15 +455,13 @@ function run.spread()
     if r.state == 'running' then
       local downstream = plan.downstream(r.plan, item.index)
       local chosen_not = string.find(r.flags, 'b', 1, true) and skipped_by_choice(item) or {}
-      for at = item.offset * 3 + 1, #downstream, 3 do
-        if run.budget <= 0 then
-          item.offset = (at - 1) / 3
-          return run.put_back()
-        end
+      local child, n, rule, position = plan.child(downstream, item.position)
+      while child and r.state == 'running' do
+        if run.budget <= 0 then return run.put_back() end
         run.budget = run.budget - 1
-        local child = downstream[at]
-        if chosen_not[child] then skip(r, child) else tell(r, child, downstream[at + 1], downstream[at + 2], item.letter) end
-        if r.state ~= 'running' then break end
+        if chosen_not[child] then skip(r, child) else tell(r, child, tonumber(n), rule, item.letter) end
+        item.position = position
+        child, n, rule, position = plan.child(downstream, position)
       end
     end
     run.next_work = run.next_work + 1
@@ -474,7 +471,7 @@ end
 function run.put_back()
   for i = run.next_work, #run.work do
     local item = run.work[i]
-    run.continue('spread', item.r.dag.name .. '/' .. item.r.id .. '/' .. item.index .. '/0', item.letter, item.offset)
+    run.continue('spread', item.r.dag.name .. '/' .. item.r.id .. '/' .. item.index .. '/0', item.letter, item.position)
     redis.call('HINCRBY', item.r.key, 'pending', 1)
   end
   run.next_work = #run.work + 1
@@ -549,8 +546,9 @@ function run.start_next(d)
     if not id then return end
     if run.budget <= 0 then return run.continue('limits', d.id) end
     run.budget = run.budget - 1
-    redis.call('ZREM', d.queue_key, id)
     local r = run.open(d.name, id)
+    if r and r.frozen then return end -- when its edit is done, this is tried again
+    redis.call('ZREM', d.queue_key, id)
     if r and r.state == 'queued' then run.start(r) end
   end
 end
@@ -572,6 +570,125 @@ function run.wake()
   for id in pairs(run.woken) do run.continue('wake', id) end
 end
 
+-- Clear and mark, task by task, as redsched/edit.py has planned them. A big edit is carried out in slices; meanwhile the
+-- run is frozen: whatever else is said about it waits in the inbox.
+--   none:<counters>  waits for its upstreams · ready  all it waits for is settled · rule:<letter>  decided by its rule
+--   mark:<letter>    settled by a person
+local edit = { stopped = 0 }
+
+local ARCHIVED = { s = 'success', r = 'cancelled', q = 'cancelled', x = 'cancelled' }
+
+function edit.begin()
+  edit.left, edit.failed = 0, 0
+  edit.ready, edit.set, edit.last, edit.gone, edit.forget, edit.drop = {}, {}, {}, {}, {}, {}
+end
+
+local function leave_behind(r, index, rec, kind)
+  if record.LIVE[rec.state] then
+    run.leave(r, index, rec)
+    run.stop(r, index, rec.attempt)
+    edit.stopped = edit.stopped + 1
+  end
+  if record.SETTLED[rec.state] then edit.left = edit.left + 1 end
+  if rec.state == 'f' and not plan.task(r.plan, index).allow_failure then edit.failed = edit.failed - 1 end
+  if rec.attempt > 0 then
+    local try = index .. '.' .. string.format('%d', rec.attempt)
+    edit.last[#edit.last + 1] = 'last' .. index
+    edit.last[#edit.last + 1] = string.format('%d', rec.attempt)
+    if ARCHIVED[rec.state] then
+      edit.last[#edit.last + 1] = try
+      edit.last[#edit.last + 1] = ARCHIVED[rec.state] .. ',' .. rec.started .. ',' .. rec.ended .. ',' .. rec.worker .. ','
+        .. (kind == 'mark' and 'marked by a person' or 'cleared')
+    end
+    edit.gone[#edit.gone + 1] = try
+  end
+end
+
+function edit.task(r, index, text, change)
+  local kind, value = string.match(change, '^(%a+):?(.*)$')
+  local rec = record.decode(text)
+  if rec then leave_behind(r, index, rec, kind) end
+  edit.forget[#edit.forget + 1] = 'mark' .. index
+  edit.forget[#edit.forget + 1] = 'branch' .. index
+  if kind == 'ready' then
+    edit.ready[#edit.ready + 1] = index
+  elseif kind == 'none' and value ~= '0' then
+    edit.set[#edit.set + 1] = index
+    edit.set[#edit.set + 1] = value
+    return
+  elseif kind ~= 'none' then
+    local marked = kind == 'mark' and rec or nil
+    edit.set[#edit.set + 1] = index
+    edit.set[#edit.set + 1] = record.encode({ state = value, attempt = marked and marked.attempt or 0, failures = 0, losses = 0, ready = '',
+      queued = '', started = marked and marked.started or '', ended = run.since(r, run.now), worker = marked and marked.worker or '' })
+    if kind == 'mark' then
+      edit.last[#edit.last + 1] = 'mark' .. index
+      edit.last[#edit.last + 1] = value
+    end
+    if value == 'f' and not plan.task(r.plan, index).allow_failure then edit.failed = edit.failed + 1 end
+    edit.left = edit.left - 1
+    return
+  end
+  edit.drop[#edit.drop + 1] = index
+end
+
+-- What the tasks of this slice need from Redis, in as few commands as it takes. A slice has at most 500 tasks.
+function edit.write(r)
+  local tries = run.key('tries', r.dag.id, r.id)
+  if #edit.forget > 0 then redis.call('HDEL', tries, unpack(edit.forget)) end
+  if #edit.last > 0 then redis.call('HSET', tries, unpack(edit.last)) end
+  if #edit.gone > 0 then redis.call('HDEL', run.key('results', r.dag.id, r.id), unpack(edit.gone)) end
+  if #edit.drop > 0 then redis.call('HDEL', r.key, unpack(edit.drop)) end
+  if #edit.set > 0 then redis.call('HSET', r.key, unpack(edit.set)) end
+  if edit.left ~= 0 then redis.call('HINCRBY', r.key, 'left', edit.left) end
+  if edit.failed ~= 0 then redis.call('HINCRBY', r.key, 'failed', edit.failed) end
+  local before = redis.call('HGET', r.key, 'reopen') or ''
+  redis.call('HSET', r.key, 'cleared', '1', 'reopen', before .. (before ~= '' and #edit.ready > 0 and ',' or '') .. table.concat(edit.ready, ','))
+  r.cleared = '1'
+end
+
+-- All tasks are done: the run goes on from there, or ends, or waits for its turn.
+function edit.finish(r)
+  local d = r.dag
+  local ended = r.state ~= 'running' and r.state ~= 'queued'
+  redis.call('HDEL', r.key, 'frozen')
+  r.frozen = nil
+  if tonumber(redis.call('HGET', r.key, 'left')) == 0 then
+    redis.call('HDEL', r.key, 'reopen')
+    if not ended then return run.close(r) end
+    r.state = (tonumber(redis.call('HGET', r.key, 'failed')) or 0) > 0 and 'failed' or 'success'
+    redis.call('HSET', r.key, 'state', r.state)
+  elseif r.state == 'running' then
+    run.reopen(r)
+  else
+    redis.call('HSET', r.key, 'state', 'queued')
+    redis.call('HDEL', r.key, 'ended')
+    r.state = 'queued'
+    redis.call('ZREM', run.prefix .. 'ended', d.name .. '/' .. r.id)
+    redis.call('ZADD', run.prefix .. 'queued_runs', string.format('%d', r.created), d.id .. '/' .. r.id)
+    redis.call('ZADD', d.queue_key, r.logical ~= '' and r.logical or string.format('%d', r.created), r.id)
+    run.start_next(d)
+  end
+end
+
+-- One slice of a staged edit: the owner's part.
+function edit.slice(r)
+  local key = run.key('edit', r.dag.id, r.id)
+  local items = redis.call('LRANGE', key, 0, 499)
+  redis.call('LTRIM', key, 500, -1)
+  local indexes = {}
+  edit.begin()
+  for i = 1, #items, 2 do indexes[#indexes + 1] = items[i] end
+  if #indexes > 0 then
+    local texts = redis.call('HMGET', r.key, unpack(indexes))
+    for i, index in ipairs(indexes) do edit.task(r, index, texts[i], items[2 * i]) end
+    run.budget = run.budget - #indexes
+    edit.write(r)
+  end
+  if redis.call('EXISTS', key) == 0 then return edit.finish(r) end
+  run.continue('edit', r.dag.name .. '/' .. r.id)
+end
+
 run.begin(prefix, inbox, clock.now())
 local d = run.dag(dag)
 local r = d and run.open(d.name, run_id)
@@ -579,75 +696,24 @@ if not r then
   if redis.call('HEXISTS', prefix .. 'packed:' .. dag, run_id) == 1 then return { 'PACKED' } end
   return redis.error_reply('NOTFOUND run ' .. run_id .. ' of DAG ' .. dag)
 end
-local v = redis.call('HMGET', r.key, 'left', 'edits', 'pending', 'started')
+local v = redis.call('HMGET', r.key, 'left', 'edits', 'pending', 'edited')
+if v[4] == nonce then return { r.frozen and 'STAGED' or 'OK', r.state, 0 } end
 local now_seen = r.state .. '/' .. v[1] .. '/' .. (v[2] or '0')
-if now_seen ~= seen or tonumber(v[3] or '0') > 0 then return { 'CHANGED', now_seen } end
-
-local tries, results = run.key('tries', dag, run_id), run.key('results', dag, run_id)
-local left, failed, stopped, ready = tonumber(v[1]), 0, 0, {}
-for i = 4, #ARGV, 2 do
-  local index, kind, value = ARGV[i], string.match(ARGV[i + 1], '^(%a+):?(.*)$')
-  local text = redis.call('HGET', r.key, index)
-  local rec = record.decode(text)
-  local may_fail = plan.task(r.plan, index).allow_failure
-  if rec then
-    if record.LIVE[rec.state] then
-      run.leave(r, index, rec)
-      run.stop(r, index, rec.attempt)
-      stopped = stopped + 1
-    end
-    if record.SETTLED[rec.state] then left = left + 1 end
-    if rec.state == 'f' and not may_fail then failed = failed - 1 end
-    if rec.attempt > 0 then
-      redis.call('HSET', tries, 'last' .. index, string.format('%d', rec.attempt))
-      local try = index .. '.' .. string.format('%d', rec.attempt)
-      if redis.call('HEXISTS', tries, try) == 0 then
-        local was = ({ s = 'success', r = 'cancelled', q = 'cancelled', x = 'cancelled' })[rec.state]
-        if was then run.archive(r, index, rec, was, kind == 'mark' and 'marked by a person' or 'cleared') end
-      end
-      redis.call('HDEL', results, try)
-    end
-  end
-  redis.call('HDEL', tries, 'mark' .. index, 'branch' .. index)
-  if kind == 'none' then
-    if value == '0' or value == '' then redis.call('HDEL', r.key, index) else redis.call('HSET', r.key, index, value) end
-  elseif kind == 'ready' then
-    redis.call('HDEL', r.key, index)
-    ready[#ready + 1] = index
-  else
-    local attempt = kind == 'mark' and (rec and rec.attempt or tonumber(redis.call('HGET', tries, 'last' .. index) or '0')) or 0
-    redis.call('HSET', r.key, index, record.encode({ state = value, attempt = attempt, failures = 0, losses = 0, ready = '', queued = '',
-      started = kind == 'mark' and rec and rec.started or '', ended = run.since(r, run.now), worker = kind == 'mark' and rec and rec.worker or '' }))
-    if kind == 'mark' then redis.call('HSET', tries, 'mark' .. index, value) end
-    if value == 'f' and not may_fail then failed = failed + 1 end
-    left = left - 1
-  end
-end
-r.cleared = '1'
-redis.call('HSET', r.key, 'left', left, 'cleared', '1')
+if now_seen ~= seen or tonumber(v[3] or '0') > 0 or r.frozen then return { 'CHANGED', now_seen } end
 redis.call('HINCRBY', r.key, 'edits', 1)
-if #ready > 0 or r.state ~= 'running' then redis.call('HSET', r.key, 'reopen', table.concat(ready, ',')) end
-if failed ~= 0 then redis.call('HINCRBY', r.key, 'failed', failed) end
-
-local ended = r.state ~= 'running' and r.state ~= 'queued'
-if left == 0 then
-  if ended then
-    r.state = (tonumber(redis.call('HGET', r.key, 'failed')) or 0) > 0 and 'failed' or 'success'
-    redis.call('HSET', r.key, 'state', r.state)
-  else
-    run.close(r)
-  end
-elseif ended or r.state == 'queued' then
-  redis.call('HSET', r.key, 'state', 'queued')
-  redis.call('HDEL', r.key, 'ended')
-  r.state = 'queued'
-  redis.call('ZREM', prefix .. 'ended', d.name .. '/' .. run_id)
-  redis.call('ZADD', prefix .. 'queued_runs', r.created, dag .. '/' .. run_id)
-  redis.call('ZADD', d.queue_key, r.logical ~= '' and r.logical or string.format('%d', r.created), run_id)
-  run.start_next(d)
-else
-  run.reopen(r)
+redis.call('HSET', r.key, 'edited', nonce)
+if #ARGV == 4 then
+  local staged, key = run.key('edit', dag, run_id) .. ':' .. nonce, run.key('edit', dag, run_id)
+  redis.call('PERSIST', staged)
+  redis.call('RENAME', staged, key)
+  redis.call('HSET', r.key, 'frozen', nonce)
+  run.continue('edit', d.name .. '/' .. run_id)
+  return { 'STAGED' }
 end
+edit.begin()
+for i = 5, #ARGV, 2 do edit.task(r, ARGV[i], redis.call('HGET', r.key, ARGV[i]), ARGV[i + 1]) end
+edit.write(r)
+edit.finish(r)
 run.finish()
 run.wake()
-return { 'OK', r.state, stopped }
+return { 'OK', r.state, edit.stopped }
