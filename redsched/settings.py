@@ -115,9 +115,7 @@ def load_settings(
     values = {key: _convert(key, value, where) for key, (value, where) in found.items()}
     values["data"] = cwd / Path(values.get("data", ".redsched")).expanduser()
     if values.get("redis") is None:
-        from redsched.embedded import (
-            find,
-        )  # because it is needed only here, and settings are read by everything
+        from redsched.embedded import find
 
         values["redis"] = find(values["data"])
         values["embedded"] = values["redis"] is not None

@@ -7,11 +7,11 @@ ever sent twice here. After each error the caller knows: it did not happen (Unav
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from redsched.errors import MayHaveHappened, RedschedError, Unavailable
+from redsched.errors import DefinitionError, MayHaveHappened, RedschedError, Unavailable
 from redsched.settings import Address, Settings, mask_url
 
 if TYPE_CHECKING:
@@ -177,7 +177,8 @@ def _sentinel(address: Address, options: dict[str, Any]) -> Redis:
     more = {"retry_on_timeout": False, "retry_on_error": [], "health_check_interval": 0, **_tcp()}
     tls = {"ssl": address.tls, **_tls(address)}
     asking = {**options, **more, **tls, **login, "db": 0, "socket_timeout": options["socket_connect_timeout"]}
-    sentinel = Sentinel(
+    make: Any = Sentinel  # redis-py leaves it untyped
+    sentinel = make(
         list(address.hosts), sentinel_kwargs=asking, min_other_sentinels=0, **options, **more, **tls
     )
     return cast("Redis", sentinel.master_for(address.service))
@@ -227,11 +228,9 @@ def stream_entries(reply: Any) -> list[tuple[bytes, list[Entry]]]:
 
 def _flat(entries: Any) -> Any:
     """Take off the extra list level of redis-py's RESP3 shape: an entry begins with its id, a level with a list."""
-    return (
-        entries[0]
-        if len(entries) == 1 and (not entries[0] or isinstance(entries[0][0], list | tuple))
-        else entries
-    )
+    if len(entries) == 1 and (not entries[0] or isinstance(entries[0][0], list | tuple)):
+        return entries[0]
+    return entries
 
 
 def _entry(entry: Any) -> Entry:
@@ -239,6 +238,56 @@ def _entry(entry: Any) -> Entry:
     if isinstance(fields, list | tuple):
         fields = dict(zip(fields[::2], fields[1::2], strict=True))
     return ident, fields or {}
+
+
+# ---- what the server is, asked so that nobody's ACL LOG grows ----
+
+
+class Server(NamedTuple):
+    """What a server calls itself: `Valkey`, `9.1.2`, (9, 1)."""
+
+    name: str
+    version: str
+    number: tuple[int, int]
+
+
+def server(client: Redis) -> Server:
+    """By HELLO, which every user may say; INFO is forbidden to many, and asking for it leaves a line in ACL LOG."""
+    asked: Any = client
+    # A cluster's client knows no node for a command without keys; any will do.
+    any_node = {"target_nodes": asked.get_random_node()} if hasattr(client, "nodes_manager") else {}
+    with translate():
+        reply = asked.execute_command("HELLO", **any_node)
+    pairs = reply if isinstance(reply, Mapping) else dict(zip(reply[::2], reply[1::2], strict=True))
+    known = {_text(k): _text(v) for k, v in pairs.items() if isinstance(v, str | bytes)}
+    name, version = known.get("server", "redis"), known.get("version", "0")
+    numbers = [int(x) for x in re.findall(r"\d+", version)[:2]]
+    return Server(name.capitalize(), version, (numbers[0], numbers[1]) if len(numbers) == 2 else (0, 0))
+
+
+def allowed(client: Redis, key: str, calls: Sequence[str]) -> list[bool]:
+    """Whether this user may say each of the calls (`HSET KEY f v`; KEY stands for `key`), without saying them."""
+    ask: Any = client.eval
+    with translate():
+        return [bool(x) for x in ask(ALLOWED, 1, key, *calls)]
+
+
+# A server before 7.0 can't tell, and a command that it does not know is not forbidden: true, the call itself will show.
+ALLOWED: Final = """
+local function ask(call)
+  local words = {}
+  for word in string.gmatch(call, '%S+') do words[#words + 1] = word == 'KEY' and KEYS[1] or word end
+  local ok, may = pcall(redis.acl_check_cmd, unpack(words))
+  return (not ok or may) and 1 or 0
+end
+local found = {}
+for i, call in ipairs(ARGV) do found[i] = ask(call) end
+return found
+"""
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
 
 
 # ---- errors ----
@@ -275,6 +324,7 @@ DID_NOT_RUN: Final = {
     "MOVED": "is part of a cluster; write redis+cluster://host:port",
     "ASK": "is part of a cluster; write redis+cluster://host:port",
     "NOMASTER": "has no master that the sentinels agree on; check the service's name and the sentinels",
+    "NOSENTINEL": "is no sentinel; write redis://host:port for a Redis itself",
     "MAXCONNECTIONS": f"has {MAX_CONNECTIONS} connections from this process already",
     "NOAUTH": "wants a login; put user:password@ into the URL, or give --username and --password",
     "WRONGPASS": "refuses this user and password; correct them (in a URL, percent-encode the password)",
@@ -318,8 +368,13 @@ def translated(error: Exception) -> RedschedError | None:
     if word == "NOPERM":
         return Unavailable(_no_permission(text))
     if word in DID_NOT_RUN:
-        return Unavailable(f"{_place.url} {DID_NOT_RUN[word]} ({word}: {_short(text)})")
-    if isinstance(error, ConnectionError | TimeoutError | RedisClusterException | OSError):
+        return Unavailable(
+            f"{_place.url} {DID_NOT_RUN[word]} ({word}: {_short(text.removeprefix(word + ' '))})"
+        )
+    if "DB index is out of range" in text or "Invalid Database" in text:
+        return DefinitionError(f"{_place.url} has no such database; most have 0 to 15, a cluster only 0")
+    misused = isinstance(error, RedisClusterException) and "connect" not in text and _unsent(error)
+    if isinstance(error, ConnectionError | TimeoutError | RedisClusterException | OSError) and not misused:
         return _lost(error, text)
     kind = "refused a call" if isinstance(error, ResponseError) else "could not be asked"
     return RedschedError(f"{_place.url} {kind}: {_short(text)}")
@@ -331,6 +386,10 @@ def _word(error: Exception, text: str) -> str:
     if isinstance(code, str) and code != "ERR":
         return code
     name = type(error).__name__
+    if text.startswith("ACL failure in script"):
+        return "NOPERM"
+    if text.startswith("unknown command 'SENTINEL'"):
+        return "NOSENTINEL"
     if name == "AuthenticationError":
         return "NOAUTH" if "required" in text.lower() else "WRONGPASS"
     if "called without any password configured" in text:
@@ -364,16 +423,14 @@ def _unsent(error: Exception) -> bool:
 
 def _no_permission(text: str) -> str:
     """NOPERM, with the right that is missing: the server names a command, but never the key or its pattern."""
-    command = re.search(r"'([^']+)' command", text) or re.search(r"run the command (\S+)", text)
+    command = re.search(r"'([^']+)' command", text)
     if command:
-        missing = f"the command {command[1]}: add +{command[1]}"
+        missing = f"lacks the right to a command: ACL SETUSER {_place.user} +{command[1]}"
     elif "channel" in text:
-        missing = "a channel: redsched uses none, so this is not its call"
+        missing = "lacks the right to a channel, and redsched uses none: another program's call"
     else:
-        missing = f"its keys: add the pattern ~{{{_place.namespace}:*"
-    return (
-        f"{_place.url}: user '{_place.user}' may not use {missing} with ACL SETUSER (NOPERM: {_short(text)})"
-    )
+        missing = f"lacks the right to redsched's keys: ACL SETUSER {_place.user} ~{{{_place.namespace}:*"
+    return f"{_place.url}: user '{_place.user}' {missing} (NOPERM: {_short(text)})"
 
 
 def _short(text: str) -> str:
