@@ -471,6 +471,11 @@ class Client:
             "stopped": stopped,
         }
 
+    def runs_between(self, dag: str, first_ms: int, last_ms: int) -> list[str]:
+        """Runs with a logical date in the range (inclusive), the oldest first."""
+        self._dag_hash(dag)
+        return self._say(self.store.shard.runs_between, dag, first_ms, last_ms)
+
     def mark(self, dag: str, run: str, state: str, task: str | None = None) -> dict[str, Any]:
         """Settle a task (or all of the run that is not settled well) as success, failed or skipped: final at once."""
         from redsched.edit import LETTER, plan_mark
@@ -600,10 +605,8 @@ class Client:
                 start = view.size
                 yield view.data
             if view.done and not view.data:
-                if (
-                    attempt is not None
-                    or view.state in SETTLED
-                    and view.attempt == self._latest(dag, run, task)
+                if attempt is not None or (
+                    view.state in SETTLED and view.attempt == self._latest(dag, run, task)
                 ):
                     return
                 if view.attempt < self._latest(dag, run, task):

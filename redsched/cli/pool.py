@@ -52,8 +52,17 @@ def show(name: str) -> None:
     found = state().client().pool(name)
     if state().json:
         print_json(found)
-    else:
-        fields(found)
+        return
+    groups = found.pop("groups", {})
+    fields(found)
+    if groups:
+        say("")
+        rows = [
+            (name, g["waiting"], g["waiting_s"], g["given"], f"{g['share']:.0%}")
+            for name, g in sorted(groups.items(), key=lambda item: -item[1]["given"])
+        ]
+        columns = ("group", "waiting", "since s", "given in 5 min", "share")
+        table(columns, rows, right=("waiting", "since s", "given in 5 min", "share"))
 
 
 @pool.command(json=True)

@@ -22,8 +22,12 @@ RUN_STATES = RunState.__args__  # type: ignore[attr-defined]
 
 run = Group(
     "run",
-    help="Runs: start, list, show, watch, cancel, logs.",
-    lazy={"critical-path": "redsched.cli.critical_path:critical_path"},
+    help="Runs: start, list, show, watch, logs, cancel, clear, mark, explain.",
+    lazy={
+        "clear": "redsched.cli.edit:clear",
+        "mark": "redsched.cli.edit:mark",
+        "critical-path": "redsched.cli.critical_path:critical_path",
+    },
 )
 
 _params = click.option(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 GROUP = "workers"
 DEFAULT_POOL = "default"
 DEFAULT_SLOTS = 128
+SHARE_MINUTES = 5
 
 
 class Hint(NamedTuple):
@@ -170,6 +171,13 @@ class PoolStore:
     def reaped(self, pool: str, attempt_ids: Sequence[str]) -> None:
         self._call("reaped", pool, *attempt_ids)
 
+    def _since(self, key: str, firsts: dict[str, list[bytes]]) -> dict[str, int]:
+        """Since when (ms) the first of each group has waited."""
+        listed = [(group, ids[0]) for group, ids in firsts.items() if ids]
+        found = self._store.client.hmget(key + "entries", [i for _, i in listed]) if listed else []
+        times = {g: _waiting_since(e) for (g, _), e in zip(listed, found, strict=True)}
+        return {g: ms for g, ms in times.items() if ms is not None}
+
     # ---- people
 
     def configure(self, pool: str, slots: int, *, only_new: bool = False) -> bool:
@@ -192,7 +200,10 @@ class PoolStore:
         return sorted(x.decode() for x in found)
 
     def show(self, pool: str) -> dict[str, Any]:
-        """`{"pool", "slots", "used", "waiting", "running", "groups": {group: waiting}}`. Raises NotFound."""
+        """`{"pool", "slots", "used", "waiting", "running", "groups"}`. Raises NotFound.
+
+        Of each group: who waits, since when its first has waited, what it was given in the last minutes, and its share.
+        """
         key = self._key(pool)[0]
         client = self._store.client
         with self._store.translate():
@@ -201,7 +212,8 @@ class PoolStore:
             pipe.scard(key + "held")
             pipe.zcard(key + "lease")
             pipe.zrange(key + "groups", 0, -1)
-            slots, used, running, groups = pipe.execute()
+            pipe.time()
+            slots, used, running, groups, (now, _) = pipe.execute()
             if slots is None:
                 raise NotFound(
                     f"pool {pool!r} does not exist; make it with: redsched pool set {pool} --slots N"
@@ -209,15 +221,45 @@ class PoolStore:
             pipe = client.pipeline(transaction=False)
             for group in groups:
                 pipe.zcard(key + "wait:" + group.decode())
-            waiting = dict(zip([g.decode() for g in groups], pipe.execute(), strict=True))
+                pipe.zrange(key + "wait:" + group.decode(), 0, 0)
+            for minute in range(now // 60, now // 60 - SHARE_MINUTES, -1):
+                pipe.hgetall(f"{key}shares:{minute}")
+            replies = pipe.execute()
+            names = [g.decode() for g in groups]
+            waiting = dict(zip(names, replies[0 : 2 * len(names) : 2], strict=True))
+            since = self._since(key, dict(zip(names, replies[1 : 2 * len(names) : 2], strict=True)))
+            given = _shares(replies[2 * len(names) :])
         return {
             "pool": pool,
             "slots": int(slots),
             "used": used,
             "waiting": sum(waiting.values()),
             "running": running,
-            "groups": waiting,
+            "groups": {
+                name: {
+                    "waiting": waiting.get(name, 0),
+                    "waiting_s": round(now - since[name] / 1000, 1) if name in since else None,
+                    "given": given.get(name, 0),
+                    "share": round(given.get(name, 0) / sum(given.values()), 3) if given else 0.0,
+                }
+                for name in sorted({*waiting, *given})
+            },
         }
+
+
+def _waiting_since(entry: bytes | None) -> int | None:
+    """A waiting entry keeps, in place of a grant's nonce, the time since when it waits."""
+    fields = entry.partition(b";")[0].split(b",") if entry else []
+    return int(fields[5]) if len(fields) == 7 and fields[0] == b"W" else None
+
+
+def _shares(minutes: Sequence[Any]) -> dict[str, int]:
+    """Slots given to each group over these minutes."""
+    given: dict[str, int] = {}
+    for found in minutes:
+        for group, slots in found.items():
+            given[group.decode()] = given.get(group.decode(), 0) + int(slots)
+    return given
 
 
 def _by_pool(hints: Sequence[Hint]) -> dict[str, list[Hint]]:

@@ -485,6 +485,13 @@ class ShardStore:
             found = self._store.client.zrevrange(key, offset, offset + limit - 1)
         return [x.decode() for x in found]
 
+    def runs_between(self, dag: str, first_ms: int, last_ms: int) -> list[str]:
+        """Runs by logical date, inclusive, the oldest first."""
+        with self._store.translate():
+            key = f"{self.prefix(dag)}dates:{dag}"
+            found = self._store.client.zrangebyscore(key, first_ms, last_ms)
+        return [x.decode() for x in found]
+
     def recent_runs(self, name: str, limit: int) -> list[tuple[str, str]]:
         """(dag, run) over all shards from `recent`, `queued_runs` or `running_runs`, the newest first."""
         with self._store.translate():
