@@ -53,10 +53,11 @@ class Child:
         threading.Thread(target=self._pass_on, args=(self.process.stdout,), daemon=True).start()
 
     def _pass_on(self, lines: IO[bytes]) -> None:
-        for line in lines:
-            text = line.decode(errors="replace").rstrip()
-            if text:
-                self.say(self.name, text)
+        with lines:
+            for line in lines:
+                text = line.decode(errors="replace").rstrip()
+                if text:
+                    self.say(self.name, text)
 
     @property
     def alive(self) -> bool:

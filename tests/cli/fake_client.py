@@ -148,7 +148,7 @@ class FakeClient:
     def pool(self, name: str) -> dict[str, Any]:
         for row in self.pool_rows:
             if row["pool"] == name:
-                return row
+                return {"groups": {}, **row}
         raise NotFound(f"pool {name!r} does not exist")
 
     def delete_pool(self, name: str) -> dict[str, Any]:

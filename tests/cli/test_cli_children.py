@@ -101,7 +101,8 @@ def test_a_child_ends_when_its_parent_is_killed(kernel: bool, tmp_path: Path) ->
         text=True,
     )
     assert process.stdout is not None
-    pid = int(process.stdout.readline())
+    with process.stdout as lines:
+        pid = int(lines.readline())
     process.kill()
     process.wait()
     until(lambda: not _runs(pid), 10)
