@@ -568,6 +568,26 @@ class Client:
             return "running" if self._say(self.store.shard.room, dag) else "queued"
         return "ended"
 
+    def explain(self, dag: str, run: str, task: str | None = None) -> list[dict[str, Any]]:
+        """Why tasks are not running: for each, what it waits for, and whether that clears by itself."""
+        from redsched.explain import explain
+
+        return explain(self, dag, self._resolve(dag, run), task)
+
+    def critical_path(
+        self,
+        dag: str,
+        run: str | None = None,
+        *,
+        last: int = 1,
+        what_if: dict[str, int] | None = None,
+        pools: dict[str, int] | None = None,
+    ) -> dict[str, Any]:
+        """Where the time of a run went (or the medians of the last n), and what other durations or slots would change."""
+        from redsched.critical_path import of_client
+
+        return of_client(self, dag, run, last=last, what_if=what_if, pools=pools)
+
     # ---- logs
 
     def logs(self, dag: str, run: str, task: str, attempt: int | None = None) -> LogView:
@@ -841,6 +861,8 @@ class AsyncClient:
     cancel = _in_thread(Client.cancel)
     clear = _in_thread(Client.clear)
     mark = _in_thread(Client.mark)
+    explain = _in_thread(Client.explain)
+    critical_path = _in_thread(Client.critical_path)
     logs = _in_thread(Client.logs)
     result = _in_thread(Client.result)
     set_pool = _in_thread(Client.set_pool)

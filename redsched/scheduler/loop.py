@@ -50,6 +50,9 @@ class Scheduler:
         self.dispatch = Dispatch(store, self.ownership)
         self.leader = Leader(store)
         self.stop = stop or threading.Event()
+        self.asked_to_stop = (
+            False  # by a signal: an Event must not be set by the thread that may be waiting on it
+        )
         self.waiting = False
         self._beat_s = store.settings.lease_ms / 3000
         self._due: dict[str, float] = {}
@@ -73,7 +76,7 @@ class Scheduler:
     def run(self) -> None:
         log.info("scheduler %s started", self.ownership.name)
         pause, away_since = 0.0, 0.0
-        while not self.stop.is_set():
+        while not self.stopping:
             try:
                 self.turn()
                 if pause:
@@ -163,13 +166,19 @@ class Scheduler:
             return []
         return self.store.shard.wait(shards, ms, self._reading)
 
+    @property
+    def stopping(self) -> bool:
+        return self.asked_to_stop or self.stop.is_set()
+
     def _reading(self, reading: bool) -> None:
         self.waiting = reading
-        if reading and self.stop.is_set():
+        if reading and self.stopping:
             raise Stop
 
     def _sleep(self, seconds: float) -> None:
-        self.stop.wait(seconds)
+        self._reading(True)
+        time.sleep(seconds)
+        self._reading(False)
 
     def _hand_over(self) -> None:
         try:
@@ -188,7 +197,7 @@ def run_scheduler(settings: Settings, *, stop: threading.Event | None = None, na
     scheduler = Scheduler(store, name, stop)
 
     def on_signal(number: int, frame: FrameType | None) -> None:
-        scheduler.stop.set()
+        scheduler.asked_to_stop = True
         if scheduler.waiting:
             scheduler.waiting = False
             raise Stop

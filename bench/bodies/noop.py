@@ -1,0 +1,5 @@
+"""A body that does nothing."""
+
+
+def run() -> None:
+    return None
