@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 import sales
-
 from redsched import context, dag, task
 
 Json = dict[str, Any]

@@ -78,7 +78,9 @@ def money(amount: float) -> str:
 
 
 def tiles(facts: Iterable[tuple[object, str]]) -> str:
-    inner = "".join(f'<div class="fact"><b>{value}</b><span>{escape(label)}</span></div>' for value, label in facts)
+    inner = "".join(
+        f'<div class="fact"><b>{value}</b><span>{escape(label)}</span></div>' for value, label in facts
+    )
     return f'<div class="facts">{inner}</div>'
 
 

@@ -191,7 +191,9 @@ def summed(pairs: Any) -> tuple[dict[str, float], Counter[str]]:
 
 
 def ranked(sums: dict[str, float]) -> list[tuple[str, float]]:
-    return sorted(((name, round(value, 2)) for name, value in sums.items()), key=lambda pair: (-pair[1], pair[0]))
+    return sorted(
+        ((name, round(value, 2)) for name, value in sums.items()), key=lambda pair: (-pair[1], pair[0])
+    )
 
 
 def every_day(since: str, day: str) -> list[str]:
@@ -204,7 +206,9 @@ def export(joined: dict[str, Any], out: str) -> dict[str, Any]:
     lines = [(*EXPORTED, "freight", "amount")]
     for order in joined["orders"]:
         cells = {**order, "shipped": order["shipped"] or "", "items": len(order["items"])}
-        lines.append((*(cells[name] for name in EXPORTED), f"{order['freight']:.2f}", f"{order['amount']:.2f}"))
+        lines.append(
+            (*(cells[name] for name in EXPORTED), f"{order['freight']:.2f}", f"{order['amount']:.2f}")
+        )
     path = Path(out) / f"orders-{joined['day']}.csv"
     part = draft(path)
     with part.open("w", encoding="utf-8", newline="") as file:

@@ -133,7 +133,11 @@ def command(folder: Path, step: str, given: dict[str, Any], days: int) -> Any:
     inputs, result = folder / f"{step}-inputs", folder / f"{step}-result"
     inputs.write_text(json.dumps(given), encoding="utf-8")
     env = {**os.environ, "REDSCHED_INPUTS": str(inputs), "REDSCHED_RESULT": str(result)}
-    env |= {"REDSCHED_PARAM_DAY": DAY, "REDSCHED_PARAM_DAYS": str(days), "REDSCHED_PARAM_OUT": str(folder / "b")}
+    env |= {
+        "REDSCHED_PARAM_DAY": DAY,
+        "REDSCHED_PARAM_DAYS": str(days),
+        "REDSCHED_PARAM_OUT": str(folder / "b"),
+    }
     texts = {f"REDSCHED_INPUT_{name.upper()}": json.dumps(value) for name, value in given.items()}
     env |= {name: text for name, text in texts.items() if len(text) < 100_000}
     done = subprocess.run(
