@@ -159,7 +159,7 @@ class Group(click.Group):
         self.lazy = lazy or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*self.lazy, *(name for name in self.commands if name not in self.lazy)]
+        return [*(name for name in self.commands if name not in self.lazy), *self.lazy]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in self.lazy and cmd_name not in self.commands:

@@ -30,7 +30,11 @@ if TYPE_CHECKING:
     from redsched.definition.model import DagSpec
     from redsched.definition.trial import Trial
 
-dag = Group("dag", help="DAGs: register, validate, list, show, graph, versions, pause, resume, delete, test.")
+dag = Group(
+    "dag",
+    help="DAGs: register, validate, list, show, graph, versions, pause, resume, delete, test.",
+    short_help="Register, look at, pause, test and delete DAGs.",
+)
 
 _paths = click.argument(
     "paths", metavar="PATH…", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path)

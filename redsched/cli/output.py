@@ -259,4 +259,4 @@ def fields(pairs: Mapping[str, Any]) -> None:
 
 def compact(value: Any) -> str:
     """A small JSON value on one line."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ": "))
+    return json.dumps(value, ensure_ascii=False, separators=(", ", ": "))

@@ -22,6 +22,7 @@ RUN_STATES = RunState.__args__  # type: ignore[attr-defined]
 
 run = Group(
     "run",
+    short_help="Start, follow, repair and stop runs; read their logs.",
     help="Runs: start, list, show, watch, logs, cancel, clear, mark, explain.",
     lazy={
         "clear": "redsched.cli.edit:clear",

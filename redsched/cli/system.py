@@ -17,7 +17,7 @@ from redsched.cli.output import Bar, Instant, duration, fields, message, print_j
 # ---- looking
 
 
-@click.command(cls=Command, json=True)
+@click.command(cls=Command, json=True, short_help="Who is alive, what runs, what waits, what is wrong.")
 def status() -> None:
     """One screen: who is alive, what runs, what waits, what is wrong."""
     found = state().client().status()
@@ -45,7 +45,7 @@ def status() -> None:
         warning(text)
 
 
-@click.command(cls=Command, json=True)
+@click.command(cls=Command, json=True, short_help="Who owns each shard, and what waits there.")
 def shards() -> None:
     """The shards: who owns each, by which fence, and what waits there."""
     found = state().client().shards()
@@ -119,7 +119,7 @@ def log_lines() -> None:
     logging.basicConfig(stream=sys.stderr, level=level, format=form, force=True)
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, short_help="Run a scheduler: it decides what runs when.")
 @click.option(
     "--name", metavar="NAME", help="Name shown as the owner of shards; host and process if not given."
 )
@@ -135,7 +135,7 @@ def scheduler(name: str | None) -> None:
     raise click.exceptions.Exit(run_scheduler(settings, name=name))
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, short_help="Run a worker: it runs task code.")
 @click.argument("paths", metavar="[PATH]…", nargs=-1, type=click.Path(exists=True, path_type=Path))
 @click.option(
     "--pool", "pools", type=POOL, multiple=True, metavar="POOL", help="Serve this pool; repeat it [default]."

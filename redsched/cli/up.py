@@ -44,7 +44,7 @@ NOISE = re.compile(r"INFO (shard \d+|leader, fence)")
 RUN_ENDED = re.compile(r"run (\S+/\S+) (success|failed|cancelled) in ")
 
 
-@click.command(cls=Command, json=True)
+@click.command(cls=Command, json=True, short_help="Everything in one command.")
 @click.argument("paths", metavar="[PATH]…", nargs=-1, type=click.Path(exists=True, path_type=Path))
 @click.option(
     "--workers", type=click.IntRange(0, 1000), default=1, show_default=True, metavar="N", help="Workers."
