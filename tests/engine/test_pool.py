@@ -86,6 +86,20 @@ def test_an_idle_group_saves_no_credit_and_a_flood_does_not_starve_it(line: Line
     )
 
 
+def test_a_small_team_waits_less_than_twice_as_long_under_a_flood_of_backfill(line: Line) -> None:
+    """Counted in admissions, so that no clock decides: alone, its 40 tasks need 40."""
+    line.offer("big!backfill", 20_000, weight=0.2)
+    line.admitted()
+    line.offer("small", 40)
+    admissions, left = 0, 40
+    while left:
+        line.release()
+        for ident in line.admitted():
+            admissions += 1
+            left -= line.group[ident] == "small"
+    assert admissions < 80
+
+
 def test_priority_goes_first_inside_a_group_then_age(line: Line) -> None:
     line.offer("g", 10)
     line.admitted()
