@@ -1,4 +1,4 @@
-"""A real server for the whole session, and more of them for the faults."""
+"""A real server for the whole session, more of them for the faults, and a proxy that loses replies."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from redsched import embedded
 
+from .proxy import Proxy
+
 
 class Server:
-    """A server that a test may kill, stop and start again."""
+    """A server that a test may kill, stop and start again, on the same port and data."""
 
     def __init__(self, folder: Path, *options: str, port: int = 0) -> None:
         self.folder = folder
@@ -32,13 +35,22 @@ class Server:
         return f"redis://127.0.0.1:{self.port}/0"
 
     def start(self) -> None:
-        self.process = subprocess.Popen(
-            [embedded.binary(), "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
-            + ["--save", "", *(self.options or ("--appendonly", "no"))],
-            stdin=subprocess.DEVNULL,
-            stdout=(self.folder / "log").open("ab"),
-            stderr=subprocess.STDOUT,
-        )
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    embedded.binary(),
+                    "--port",
+                    str(self.port),
+                    "--bind",
+                    "127.0.0.1",
+                    "--dir",
+                    str(self.folder),
+                ]
+                + ["--save", "", *(self.options or ("--appendonly", "no"))],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
         end = time.monotonic() + 20
         while not self._answers():
             assert self.process.poll() is None, (self.folder / "log").read_text()
@@ -57,6 +69,22 @@ class Server:
         if self.process is not None and self.process.poll() is None:
             os.kill(self.process.pid, number)
             self.process.wait()
+
+    def restart(self, number: int = signal.SIGKILL) -> None:
+        self.kill(number)
+        self.start()
+
+    def signal(self, number: int) -> None:
+        """SIGSTOP and SIGCONT: a server that is not dead but does not answer."""
+        assert self.process is not None
+        os.kill(self.process.pid, number)
+
+    def say(self, *words: str | int) -> Any:
+        """One command, as the default user, on a connection of its own."""
+        from redis import Redis
+
+        with Redis(port=self.port, decode_responses=True) as client:
+            return client.execute_command(*words)
 
 
 def _free_port() -> int:
@@ -94,3 +122,10 @@ def new_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
     yield make
     for server in made:
         server.kill()
+
+
+@pytest.fixture
+def proxy(redis_url: str) -> Iterator[Proxy]:
+    """The session's server through a proxy that can lose replies."""
+    with Proxy(redis_url) as made:
+        yield made
