@@ -524,7 +524,7 @@ def _spec_of(path: str, dag: Dag | DefinitionError) -> Loaded:
     except RedschedError as error:
         text = str(error)
         return Loaded(
-            path, None, DefinitionError(text if ".py:" in text.split(" ")[0] else f"{dag.place}: {text}")
+            path, None, DefinitionError(text if ".py:" in text.partition(" ")[0] else f"{dag.place}: {text}")
         )
     except (Exception, SystemExit) as error:  # noqa: BLE001 - as above
         return Loaded(path, None, _import_refusal(Path(path), error, f"DAG {dag.id}: "))

@@ -117,7 +117,7 @@ def parse_instant(value: object, timezone: str = "UTC", where: str = "") -> date
         except ValueError:
             moment = None
     elif isinstance(moment, date) and not isinstance(moment, datetime):
-        moment = datetime(moment.year, moment.month, moment.day)
+        moment = datetime(moment.year, moment.month, moment.day)  # noqa: DTZ001 - its zone comes below
     if not isinstance(moment, datetime):
         advice = "write 2026-01-31, 2026-01-31T02:00 or 2026-01-31T01:00:00Z"
         raise DefinitionError(at(where, f"{_short(value)} is no instant; {advice}"))
