@@ -37,25 +37,20 @@ class Server:
     def start(self) -> None:
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [
-                    embedded.binary(),
-                    "--port",
-                    str(self.port),
-                    "--bind",
-                    "127.0.0.1",
-                    "--dir",
-                    str(self.folder),
-                ]
-                + ["--save", "", *(self.options or ("--appendonly", "no"))],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+                [embedded.binary(), *self._words()], stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
         end = time.monotonic() + 20
         while not self._answers():
             assert self.process.poll() is None, (self.folder / "log").read_text()
             assert time.monotonic() < end, "the server does not answer"
             time.sleep(0.01)
+
+    def _words(self) -> list[str]:
+        """A configuration file comes first: an option that does not begin with `--`."""
+        given = list(self.options) or ["--appendonly", "no"]
+        first = [] if given[0].startswith("--") else [given.pop(0)]
+        place = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
+        return [*first, *place, "--save", "", *given]
 
     def _answers(self) -> bool:
         try:

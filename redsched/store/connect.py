@@ -159,7 +159,7 @@ def _single(address: Address, options: dict[str, Any]) -> Redis:
     from redis import ConnectionPool, Redis
     from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
 
-    more: dict[str, Any] = {"retry_on_timeout": False, "retry_on_error": [], "health_check_interval": 0}
+    more: dict[str, Any] = {"retry_on_error": [], "health_check_interval": 0}
     if address.path:
         where: dict[str, Any] = {"connection_class": UnixDomainSocketConnection, "path": address.path}
     else:
@@ -174,7 +174,7 @@ def _sentinel(address: Address, options: dict[str, Any]) -> Redis:
     from redis.sentinel import Sentinel
 
     login = {k: address.options.get(f"sentinel_{k}") for k in ("username", "password")}
-    more = {"retry_on_timeout": False, "retry_on_error": [], "health_check_interval": 0, **_tcp()}
+    more = {"retry_on_error": [], "health_check_interval": 0, **_tcp()}
     tls = {"ssl": address.tls, **_tls(address)}
     asking = {**options, **more, **tls, **login, "db": 0, "socket_timeout": options["socket_connect_timeout"]}
     make: Any = Sentinel  # redis-py leaves it untyped
@@ -192,7 +192,7 @@ def _cluster(address: Address, options: dict[str, Any]) -> Redis:
     nodes = [node(host, port) for host, port in address.hosts]
     more: dict[str, Any] = {
         "require_full_coverage": True,
-        "read_from_replicas": False,
+        "load_balancing_strategy": None,
         "reinitialize_steps": 5,
     }
     tls = {"ssl": True, **_tls(address)} if address.tls else {}
