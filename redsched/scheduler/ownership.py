@@ -17,6 +17,9 @@ from redsched.store.control import Beat
 
 log = logging.getLogger("redsched.scheduler")
 
+# How often (in beats) to look for shards that others believe to be ours: after a failover we may have forgotten them.
+RECONCILE_BEATS = 10
+
 
 def holder(token: str) -> str:
     """The scheduler in a token `scheduler:fence`."""
@@ -41,6 +44,7 @@ class Ownership:
     live: tuple[str, ...] = ()
     leader: str = ""
     _beats: int = 0
+    _doubtful: set[int] = field(default_factory=set)  # asked for, and the reply was lost: perhaps ours
 
     def beat(self) -> Beat:
         """Renew the lease; at every second beat look around and move towards the fair share of shards."""
@@ -62,6 +66,11 @@ class Ownership:
 
     def _balance(self) -> None:
         """Give up what is beyond the fair share, take what is free up to it."""
+        if self._beats % RECONCILE_BEATS == 1:
+            owners = self.store.control.owners()
+            self._doubtful |= {s for s, t in owners.items() if holder(t) == self.name} - set(self.tokens)
+        for shard in sorted(self._doubtful):
+            self._take(shard, "")
         share = fair_share(self.store.shards, len(self.live))
         for shard in sorted(self.tokens)[share:]:
             self.give_up(shard)
@@ -78,24 +87,30 @@ class Ownership:
         for shard in ((start + i) % count for i in range(count)):
             if len(self.tokens) >= share:
                 return
-            if shard not in self.tokens and holder(owners.get(shard, "")) not in self.live:
-                self._take(shard, holder(owners.get(shard, "")))
+            there = holder(owners.get(shard, ""))
+            if shard not in self.tokens and there not in self.live:
+                self._take(shard, there)
 
     def _take(self, shard: int, expected: str) -> None:
+        self._doubtful.add(shard)
         mine, token = self.store.shard.acquire(shard, self.name, expected)
         if not mine and holder(token) not in self.live:
             mine, token = self.store.shard.acquire(shard, self.name, holder(token))
-        self.store.control.note_owner(shard, token)
+        self._doubtful.discard(shard)
         if mine:
             self.tokens[shard] = token
+        self.store.control.note_owner(shard, token)
+        if mine:
             after = f" after {expected}, which is gone" if expected else ""
             log.info("shard %d acquired, fence %d%s", shard, fence(token), after)
 
     def give_up(self, shard: int) -> None:
-        token = self.tokens.pop(shard)
+        """The token goes last: a call that is cut off on the way is said again at the next beat."""
+        token = self.tokens[shard]
         if self.store.shard.release(shard, token):
-            self.store.control.note_owner(shard, "")
             log.info("shard %d released, fence %d", shard, fence(token))
+        self.store.control.note_owner(shard, "")
+        del self.tokens[shard]
 
     def deposed(self, shard: int, refusal: Fenced) -> None:
         token = self.tokens.pop(shard, None)

@@ -68,7 +68,7 @@ class PoolStore:
 
         streams = {self._key(p)[0] + "stream": "0" if history else ">" for p in pools}
         names = dict(zip(streams, pools, strict=True))
-        block = None if history else max(1, block_ms)
+        block = None if history else block_ms or None
 
         def ask() -> Any:
             return self._store.reader.xreadgroup(GROUP, consumer, streams, count=count, block=block)

@@ -71,7 +71,7 @@ class Engine:
             one.dispatch.pump(shards)
 
     def take(self, count: int = 1000, pool: str = "default", consumer: str = "w1") -> list[Hint]:
-        return self.store.pool.read(consumer, [pool], count, 1)
+        return self.store.pool.read(consumer, [pool], count, 0)
 
     def grant(self, hints: list[Hint], worker: str = "w1") -> str:
         self._nonce += 1

@@ -312,9 +312,12 @@ def test_a_missing_right_is_named(new_server: NewServer, to: Connect) -> None:
     unavailable(lambda: clients.scripts.xadd("{other:c}:x", {"a": 1}), "NOPERM", "ACL SETUSER me +xadd")
     unavailable(lambda: clients.scripts.config_get("x"), "+config|get")
     unavailable(lambda: clients.scripts.set("{mine:c}:x", 1), "ACL SETUSER me ~{mine:*")
-    for header in ("", "#!lua\n"):
-        in_script = f"{header}return redis.call('XADD', KEYS[1], '*', 'a', 'b')"
-        unavailable(lambda: clients.scripts.eval(in_script, 1, "{other:c}:x"), "+xadd")  # noqa: B023
+    in_script = "#!lua\nreturn redis.call('XADD', KEYS[1], '*', 'a', 'b')"
+    # Redis 7.0 does not say which command of a script it was.
+    named = "+xadd" if server(clients.scripts).number > (7, 0) else "doctor"
+    unavailable(lambda: clients.scripts.eval(in_script, 1, "{other:c}:x"), "NOPERM", named)
+    elsewhere = "return redis.call('SET', '{mine:c}:x', 1)"
+    unavailable(lambda: clients.scripts.eval(elsewhere, 0), "NOPERM", "~{mine:*")
     live.say("ACL", "LOG", "RESET")
     assert allowed(clients.scripts, "{other:c}:x", ["HSET KEY f v", "XADD KEY * f v", "INFO", "NO SUCH"]) == [
         *(True, False, False, True)

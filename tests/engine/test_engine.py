@@ -475,3 +475,18 @@ def test_a_concurrency_key_limits_each_value_by_itself(engine: Engine) -> None:
     engine.settle()
     assert {r["state"] for r in engine.client.runs("d")} == {"success"}
     assert len(engine.started) == 6
+
+
+def test_a_shard_that_everybody_believes_to_be_ours_is_taken_up_again(engine: Engine) -> None:
+    """After a failover that lost the tail, Redis may say that we own what we have given up."""
+    one = engine.scheduler
+    engine.step()
+    shard = engine.store.shard.of("d")
+    engine.register("d", {"a": {}})
+    engine.client.trigger("d")
+    del one.ownership.tokens[shard]
+    for _ in range(12):
+        one.ownership.beat()
+    one.dispatch.sync()
+    engine.settle()
+    assert engine.client.run("d", "latest")["state"] == "success"

@@ -35,7 +35,7 @@ class Line:
 
     def admitted(self) -> list[str]:
         """Who got onto the stream since the last look."""
-        hints = self.pool.read("c", ["p"], 100_000, 1)
+        hints = self.pool.read("c", ["p"], 100_000, 0)
         if hints:
             self.pool.start("w", "n", hints)
         self.running += hints
