@@ -5,6 +5,7 @@ Two schedulers, two workers and a client share one server; a seed decides which 
 
 from __future__ import annotations
 
+import os
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -91,7 +92,8 @@ def step(scheduler: Scheduler) -> None:
         scheduler.dispatch.doubt()
 
 
-@pytest.mark.parametrize("seed", range(25))
+# More of them: REDSCHED_SEEDS=1000
+@pytest.mark.parametrize("seed", range(int(os.environ.get("REDSCHED_SEEDS", "25"))))
 def test_cut_calls_lose_and_double_nothing(engine: Engine, seed: int) -> None:
     cut = Cut(seed, share=0.3)
     engine.register("d", DAG20)
