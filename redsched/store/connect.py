@@ -107,12 +107,13 @@ def _named(address: Address, name: str, timeout_s: float) -> dict[str, Any]:
     from redis.backoff import NoBackoff
     from redis.retry import Retry
 
+    protocol = address.options.get("protocol", 2)
     return {
         "db": address.db,
         "username": address.username,
         "password": address.password,
         "client_name": name,
-        "protocol": address.options.get("protocol", 2),
+        "protocol": protocol,
         "legacy_responses": False,
         "decode_responses": False,
         "encoding": "utf-8",
@@ -124,19 +125,17 @@ def _named(address: Address, name: str, timeout_s: float) -> dict[str, Any]:
         "socket_read_size": 65536,
         "retry": Retry(NoBackoff(), 0),
         "max_connections": MAX_CONNECTIONS,
-        **_unsaid(),
+        **_unsaid(protocol),
     }
 
 
-def _unsaid() -> dict[str, Any]:
+def _unsaid(protocol: int) -> dict[str, Any]:
     """What redis-py would send on its own when it connects (CLIENT SETINFO, MAINT_NOTIFICATIONS): nothing."""
     from redis.maint_notifications import MaintNotificationsConfig
 
-    return {
-        "lib_name": None,
-        "lib_version": None,
-        "maint_notifications_config": MaintNotificationsConfig(False),
-    }
+    # redis-py 8.0's cluster refuses the word with RESP2, even to say no; it never notifies there.
+    quiet = {"maint_notifications_config": MaintNotificationsConfig(enabled=False)} if protocol == 3 else {}
+    return {"driver_info": None, **quiet}
 
 
 def _tcp() -> dict[str, Any]:
@@ -386,7 +385,9 @@ def _word(error: Exception, text: str) -> str:
     if isinstance(code, str) and code != "ERR":
         return code
     name = type(error).__name__
-    if text.startswith("ACL failure in script"):
+    if text.startswith(
+        ("ACL failure in script", "The user executing the script can't")
+    ):  # the latter is 7.0's
         return "NOPERM"
     if text.startswith("unknown command 'SENTINEL'"):
         return "NOSENTINEL"
@@ -426,6 +427,8 @@ def _no_permission(text: str) -> str:
     command = re.search(r"'([^']+)' command", text)
     if command:
         missing = f"lacks the right to a command: ACL SETUSER {_place.user} +{command[1]}"
+    elif "command or subcommand" in text:
+        missing = "lacks the right to a command that a script says: `redsched doctor` names it"
     elif "channel" in text:
         missing = "lacks the right to a channel, and redsched uses none: another program's call"
     else:

@@ -327,22 +327,24 @@ def test_a_missing_right_is_named(new_server: NewServer, to: Connect) -> None:
 
 
 def test_a_loading_server_did_not_take_the_call(new_server: NewServer, to: Connect) -> None:
-    live = new_server("--appendonly", "yes", "--enable-debug-command", "yes")
-    live.say("EVAL", "for i = 1, 100 do redis.call('SET', i, ('x'):rep(10000)) end", 0)
-    live.say("CONFIG", "SET", "key-load-delay", 3000, "loading-process-events-interval-bytes", 1024)
+    slow = ("--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024")
+    live = new_server("--rdbcompression", "no", *slow)
+    live.say("EVAL", "for i = 1, 300 do redis.call('SET', i, string.rep('x', 10000)) end", 0)
+    live.say("SAVE")
+    live.kill()
     clients = to(live.url)
-    clients.scripts.ping()
-    loader = threading.Thread(target=lambda: live.say("DEBUG", "LOADAOF"))
-    loader.start()
-    refused = None
-    while refused is None and loader.is_alive():
+    starter = threading.Thread(target=live.start)
+    starter.start()
+    refused = ""
+    while "LOADING" not in refused and starter.is_alive():
         try:
             with translate():
                 clients.scripts.get("1")
         except Unavailable as error:
-            refused = error
-    loader.join()
-    assert type(refused) is Unavailable and "LOADING" in str(refused)
+            refused = f"{type(error).__name__} {error}"
+    starter.join()
+    assert refused.startswith("Unavailable") and "LOADING" in refused
+    assert clients.scripts.strlen("300") == 10000
 
 
 def test_errors_that_are_not_redis_pass_unchanged() -> None:
