@@ -94,7 +94,7 @@ ONLY_IN = {
 
 
 # Modules that are one part: the answers of the client that take more than a page.
-ONE_PART = {"critical_path": "client", "explain": "client"}
+ONE_PART = {"critical_path": "client", "explain": "client", "snapshot": "client"}
 
 
 def part(module: str) -> str:
