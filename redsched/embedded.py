@@ -37,6 +37,7 @@ LOG_LIMIT: Final = 1_000_000
 SOCKET_LIMIT: Final = 100  # bytes of a unix socket's path; the kernel's limit is 107, macOS has 103
 START_S: Final = 60.0  # an append-only file of some GB takes so long to load
 STOP_S: Final = 15.0
+ANSWER_S: Final = 2.0
 PAUSE_S: Final = 0.01
 OPTIONS: Final = {
     "port": "0",
@@ -133,7 +134,7 @@ def ask(path: str) -> Answer | None:
     """Who is at the other end of the socket? None: nobody. One word each way, without redis-py, because it is dear."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
-            link.settimeout(2.0)
+            link.settimeout(ANSWER_S)
             link.connect(path)
             link.sendall(b"PING\r\nINFO server\r\n")
             return _understood(link)
