@@ -16,6 +16,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from redsched.errors import Conflict, DefinitionError, NotFound, RedschedError, Unavailable
+from redsched.keys import dated_run_id
 from redsched.settings import Settings, load_settings
 from redsched.states import ENDED, SETTLED
 from redsched.store import Store
@@ -52,12 +53,6 @@ def iso(ms: int | None) -> str | None:
     at = datetime.fromtimestamp(ms // 1000, UTC)
     tail = f".{ms % 1000:03d}Z" if ms % 1000 else "Z"
     return at.strftime("%Y-%m-%dT%H:%M:%S") + tail
-
-
-def dated_run_id(logical_ms: int) -> str:
-    """The id of the run of a logical date: `20260102T010000Z`."""
-    at = datetime.fromtimestamp(logical_ms // 1000, UTC).strftime("%Y%m%dT%H%M%S")
-    return f"{at}.{logical_ms % 1000:03d}Z" if logical_ms % 1000 else f"{at}Z"
 
 
 def manual_run_id(now: datetime | None = None) -> str:

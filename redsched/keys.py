@@ -8,6 +8,7 @@ The schema, key by key, is in `lua/README.md`.
 from __future__ import annotations
 
 import zlib
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 
@@ -18,6 +19,12 @@ def stable_hash(dag: str) -> int:
 
 def shard_of(dag: str, shards: int) -> int:
     return stable_hash(dag) % shards
+
+
+def dated_run_id(logical_ms: int) -> str:
+    """The id of the run of a logical date: `20260102T010000Z`."""
+    at = datetime.fromtimestamp(logical_ms // 1000, UTC).strftime("%Y%m%dT%H%M%S")
+    return f"{at}.{logical_ms % 1000:03d}Z" if logical_ms % 1000 else f"{at}Z"
 
 
 class AttemptId(NamedTuple):

@@ -3,13 +3,14 @@
 -- keys: owner meta inbox timers prefix
 -- args: token limit ...
 -- The rest of args: attempt ids that their pools have taken since the last call (they become `queued`).
--- returns: {applied, 1 if the inbox holds more, next timer (ms) or 0, runs in the outbox, offers, ended, stops}
+-- returns: {applied, 1 if the inbox holds more, next timer (ms) or 0, runs in the outbox, offers, ended, stops, next slot (ms) or 0}
 --   offers {attempt id, pool, slots, priority, group, weight, payload, …} · ended {dag/run, state, ms, …} · stops {pool/attempt id, …}
 -- errors: FENCED
 -- cost: O(entries + their direct downstream), at most `limit` entries and 1000 steps a call (~10 ms)
 -- include: lib/clock.lua
 -- include: lib/lease.lua
 -- include: lib/edit.lua
+-- include: lib/cancel.lua
 
 local refused = lease.refused(owner, meta, token)
 if refused then return refused end
@@ -169,6 +170,15 @@ function fire.timeout(id)
   run.fail(r, index, rec, 'timeout: its worker did not stop it', false)
 end
 
+-- run_timeout: what has not settled is cancelled, and the run has failed.
+function fire.expire(id)
+  local r = run.open(string.match(id, '^([^/]+)/(.+)$'))
+  if not r or r.state ~= 'running' then return end
+  if r.frozen then return redis.call('ZADD', timers, run.now + 100, 'expire/' .. id) end
+  redis.call('HSET', run.key('tries', r.dag.id, r.id), 'run', 'run_timeout')
+  cancel.run(r, 'failed')
+end
+
 for _, timer in ipairs(redis.call('ZRANGEBYSCORE', timers, '-inf', run.now, 'LIMIT', 0, 200)) do
   if run.budget <= 0 then break end
   run.budget = run.budget - 1
@@ -181,4 +191,5 @@ run.finish()
 
 local first = redis.call('ZRANGE', timers, 0, 0, 'WITHSCORES')
 local more = (#entries == tonumber(limit) or applied < #entries) and 1 or 0
-return { applied, more, first[2] or '0', redis.call('ZCARD', prefix .. 'outbox'), run.offers, run.ended, redis.call('SRANDMEMBER', prefix .. 'stops', 100) }
+return { applied, more, first[2] or '0', redis.call('ZCARD', prefix .. 'outbox'), run.offers, run.ended, redis.call('SRANDMEMBER', prefix .. 'stops', 100),
+  redis.call('ZRANGE', prefix .. 'slots', 0, 0, 'WITHSCORES')[2] or '0' }

@@ -6,7 +6,7 @@
 -- errors: NOTFOUND
 -- cost: O(its tasks that have begun): 10,000 tasks ~ 10 ms
 -- include: lib/clock.lua
--- include: lib/run.lua
+-- include: lib/cancel.lua
 run.begin(prefix, inbox, clock.now())
 local d = run.dag(dag)
 local r = d and run.open(d.name, run_id)
@@ -16,22 +16,7 @@ if not r then
 end
 if r.frozen then return { 'FROZEN', r.state, 0 } end
 if r.state ~= 'running' and r.state ~= 'queued' then return { 'ENDED', r.state, 0 } end
-local stopped = 0
-local fields = redis.call('HGETALL', r.key)
-for i = 1, #fields, 2 do
-  local rec = string.find(fields[i], '^%d') and record.decode(fields[i + 1])
-  if rec and not record.SETTLED[rec.state] then
-    if record.LIVE[rec.state] then
-      run.leave(r, fields[i], rec)
-      run.stop(r, fields[i], rec.attempt)
-      stopped = stopped + 1
-    end
-    rec.state, rec.ended = 'c', run.since(r, run.now)
-    redis.call('HSET', r.key, fields[i], record.encode(rec))
-    redis.call('HINCRBY', r.key, 'left', -1)
-  end
-end
-run.end_as(r, 'cancelled')
+local stopped = cancel.run(r, 'cancelled')
 run.finish()
 run.wake()
 return { 'OK', 'cancelled', stopped }

@@ -22,10 +22,11 @@ for i = 1, #fields, 2 do
     redis.call('UNLINK', prefix .. 'plan:' .. dag .. ':' .. string.match(fields[i + 1], '^(%w+)'))
   end
 end
-for _, kind in ipairs({ 'dag', 'runs', 'dates', 'queue', 'active', 'busy', 'parked', 'packed' }) do
+for _, kind in ipairs({ 'dag', 'runs', 'dates', 'queue', 'active', 'busy', 'parked', 'packed', 'skips' }) do
   redis.call('UNLINK', prefix .. kind .. ':' .. dag)
 end
 redis.call('SREM', prefix .. 'dags', dag)
+redis.call('ZREM', prefix .. 'slots', dag)
 -- Attempts of the old DAG must never be taken for those of a new one with the same id.
 redis.call('HINCRBY', prefix .. 'generations', dag, 1)
 return { 'OK', 0 }

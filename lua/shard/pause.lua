@@ -9,5 +9,7 @@ local key = prefix .. 'dag:' .. dag
 if redis.call('EXISTS', key) == 0 then return redis.error_reply('NOTFOUND DAG ' .. dag) end
 if redis.call('HGET', key, 'paused') == paused then return 0 end
 redis.call('HSET', key, 'paused', paused)
+-- Its slots have gone on meanwhile: the owner looks at once, and its catchup says what becomes of them.
+if paused == '0' and redis.call('HEXISTS', key, 'slot') == 1 then redis.call('ZADD', prefix .. 'slots', 0, dag) end
 redis.call('XADD', inbox, '*', 'kind', 'limits', 'id', dag)
 return 1

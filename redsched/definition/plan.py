@@ -47,7 +47,7 @@ def compile_plan(dag: DagSpec) -> Plan:
 
     Fields: `n` count · `roots` indices with nothing to wait for · `names` JSON · `spec` canonical JSON ·
     `<i>` pool,slots,priority,retries,delay,backoff,max_delay,jitter,timeout,grace,flags,max_active ·
-    `d<i>` its downstream as index:upstreams:rule, absent if there is none.
+    `d<i>` its downstream as index:upstreams:rule, absent if there is none · `run_timeout` ms, absent if there is none.
     """
     check_graph(dag)
     names = tuple(dag.tasks)
@@ -67,6 +67,8 @@ def compile_plan(dag: DagSpec) -> Plan:
     fields["roots"] = ",".join(roots)
     fields["names"] = json.dumps(names, separators=(",", ":"))
     fields["spec"] = dag.canonical()
+    if dag.run_timeout:
+        fields["run_timeout"] = str(dag.run_timeout)
     return Plan(names, fields)
 
 

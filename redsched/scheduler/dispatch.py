@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from redsched.errors import Fenced
+from redsched.scheduler.calendar import Calendar
 from redsched.scheduler.ownership import Ownership, fence
 from redsched.store import Store
 from redsched.store.pool import DEFAULT_POOL, Offer, PoolStore
@@ -33,6 +34,10 @@ class ShardState:
     outbox: int = 0
     more: bool = False
     recover: bool = True
+    next_slot: int = 0
+
+    def is_due(self, redis_now: int) -> bool:
+        return 0 < self.next_timer <= redis_now or 0 < self.next_slot <= redis_now
 
 
 class Dispatch:
@@ -42,6 +47,7 @@ class Dispatch:
         self.store = store
         self.ownership = ownership
         self.states: dict[int, ShardState] = {}
+        self.calendar = Calendar(store)
         self._known_pools: set[str] = set()
 
     def state(self, shard: int) -> ShardState:
@@ -63,14 +69,19 @@ class Dispatch:
         return [
             s
             for s in self.ownership.tokens
-            if (x := self.state(s)).more or x.recover or x.taken or 0 < x.next_timer <= redis_now
+            if (x := self.state(s)).more or x.recover or x.taken or x.is_due(redis_now)
         ]
 
     def next_timer(self) -> int:
-        return min((s.next_timer for s in self.states.values() if s.next_timer), default=0)
+        """When the next timer or slot is due, 0 for none."""
+        times = (t for s in self.states.values() for t in (s.next_timer, s.next_slot) if t)
+        return min(times, default=0)
 
-    def pump(self, shards: Iterable[int]) -> list[Ended]:
-        """One turn for these shards; returns the runs that ended. Raises Unavailable; then call `doubt`."""
+    def pump(self, shards: Iterable[int], redis_now: int = 0) -> list[Ended]:
+        """One turn for these shards; returns the runs that ended. Raises Unavailable; then call `doubt`.
+
+        Slots that are due by `redis_now` become runs, some DAGs a turn, so that everybody else is served in between.
+        """
         ended: list[Ended] = []
         offers: dict[tuple[str, int], list[Offer]] = defaultdict(list)
         for shard, done in self._advance([s for s in shards if s in self.ownership.tokens]):
@@ -79,6 +90,8 @@ class Dispatch:
                 offers[offer.pool, shard].append(offer)
             if done.stops:
                 self._stop(shard, done.stops)
+            if 0 < done.next_slot <= redis_now:
+                ended += self._fire(shard, offers)
         self._offer(offers, "")
         for shard in [s for s, x in self.states.items() if x.recover and not x.more]:
             self._recover(shard)
@@ -101,6 +114,7 @@ class Dispatch:
             answer = ShardStore.advance_answer(reply)
             state = self.state(shard)
             state.more, state.next_timer, state.outbox = answer.more, answer.next_timer, answer.outbox
+            state.next_slot = answer.next_slot
             done.append((shard, answer))
         return done
 
@@ -135,6 +149,18 @@ class Dispatch:
             with self.store.translate():
                 self.store.client.sadd(self.store.keys.control + "pools", pool)
             self._known_pools.add(pool)
+
+    def _fire(self, shard: int, offers: dict[tuple[str, int], list[Offer]]) -> list[Ended]:
+        try:
+            made, ended, look = self.calendar.fire(shard, self.ownership.tokens[shard])
+        except Fenced as refusal:
+            self.ownership.deposed(shard, refusal)
+            self.states.pop(shard, None)
+            return []
+        self.state(shard).next_slot = look
+        for offer in made:
+            offers[offer.pool, shard].append(offer)
+        return ended
 
     def _stop(self, shard: int, stops: list[str]) -> None:
         self.store.shard.revoke_stops(shard)

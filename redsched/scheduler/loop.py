@@ -102,7 +102,7 @@ class Scheduler:
         elif news := self.wait(0):
             shards = list({*shards, *news})
         if shards:
-            for run in self.dispatch.pump(shards):
+            for run in self.dispatch.pump(shards, self.redis_now()):
                 self._note_ended(run)
 
     def upkeep(self) -> None:

@@ -32,8 +32,30 @@ class Ended(NamedTuple):
     ms: int
 
 
+class Due(NamedTuple):
+    """A DAG whose next slot is due. `schedule` is the JSON that `register` was given."""
+
+    dag: str
+    slot: int
+    schedule: str
+    queued: int
+    active: int
+
+
+class Firing(NamedTuple):
+    """What becomes of a DAG's due slots: runs (ms, run id) and records (ms, reason), and where it goes on."""
+
+    dag: str
+    slot: int
+    following: int | None
+    look: int
+    overlap: str
+    runs: list[tuple[int, str]]
+    skips: list[tuple[int, str]]
+
+
 class Advance(NamedTuple):
-    """What one call of `advance` did and found. `next_timer` is ms since the epoch, 0 for none."""
+    """What one call of `advance` did and found. `next_timer`, `next_slot` are ms since the epoch, 0 for none."""
 
     applied: int
     more: bool
@@ -42,6 +64,7 @@ class Advance(NamedTuple):
     offers: list[Offer]
     ended: list[Ended]
     stops: list[str]
+    next_slot: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +121,7 @@ class ShardStore:
 
     @staticmethod
     def advance_answer(reply: Any) -> Advance:
-        applied, more, timer, outbox, offers, ended, stops = reply
+        applied, more, timer, outbox, offers, ended, stops, slot = reply
         text = [x.decode() for x in ended]
         return Advance(
             applied,
@@ -108,7 +131,33 @@ class ShardStore:
             offers_of(offers),
             [Ended(text[i], text[i + 1], int(text[i + 2])) for i in range(0, len(text), 3)],
             [x.decode() for x in stops],
+            int(float(slot)),
         )
+
+    def due(self, shard: int, token: str, limit: int) -> tuple[int, int, list[Due]]:
+        """(Redis' time, when to look next or 0, DAGs whose next slot is due)."""
+        now, following, *flat = self._call("due", shard, "owner meta prefix", token, limit)
+        text = [x.decode() if isinstance(x, bytes) else x for x in flat]
+        found = [
+            Due(text[i], int(text[i + 1]), text[i + 2], int(text[i + 3]), int(text[i + 4]))
+            for i in range(0, len(text), 5)
+        ]
+        return int(now), int(float(following)), found
+
+    def fire(
+        self, shard: int, token: str, firings: Sequence[Firing]
+    ) -> tuple[int, list[Offer], list[Ended], int]:
+        """(runs created, offers, runs that ended by it, when to look next or 0)."""
+        args: list[str | int] = []
+        for f in firings:
+            actions = [f"skip:{ms}:{reason}" for ms, reason in f.skips]
+            actions += [f"run:{ms}:{run}" for ms, run in f.runs]
+            following = "" if f.following is None else f.following
+            args += [f.dag, f.slot, following, f.look, f.overlap, "|".join(actions)]
+        created, offers, ended, look = self._call("fire", shard, "owner meta inbox prefix", token, *args)
+        text = [x.decode() for x in ended]
+        gone = [Ended(text[i], text[i + 1], int(text[i + 2])) for i in range(0, len(text), 3)]
+        return created, offers_of(offers), gone, int(float(look))
 
     def ready(
         self, shard: int, token: str, after: str = "", limit: int = 100
@@ -210,9 +259,19 @@ class ShardStore:
         max_active_runs: int,
         max_active_tasks: int,
         info: str,
+        schedule: str = "",
+        slot: int | None = None,
+        look: int = 0,
     ) -> tuple[int, bool]:
-        """(version, whether it is new). Raises NotFound if the staged plan has expired."""
-        args = (dag, digest, paused, path, team, max_active_runs, max_active_tasks, info)
+        """(version, whether it is new). Raises NotFound if the staged plan has expired.
+
+        `schedule`, `slot`, `look`: see lua/shard/register.lua; a schedule that has not changed goes on where it is.
+        """
+        first = "" if slot is None else slot
+        args = (
+            *(dag, digest, paused, path, team, max_active_runs, max_active_tasks, info),
+            *(schedule, first, look),
+        )
         version, new = self._call("register", self.of(dag), "prefix inbox", *args)
         return int(version), bool(new)
 
@@ -484,6 +543,13 @@ class ShardStore:
             key = f"{self.prefix(dag)}runs:{dag}"
             found = self._store.client.zrevrange(key, offset, offset + limit - 1)
         return [x.decode() for x in found]
+
+    def skips(self, dag: str, limit: int) -> list[tuple[int, str]]:
+        """(slot in ms, reason) of slots that became no run, the newest first."""
+        with self._store.translate():
+            found = self._store.client.zrevrange(f"{self.prefix(dag)}skips:{dag}", 0, limit - 1)
+        pairs = [x.decode().partition(":") for x in found]
+        return [(int(ms), reason) for ms, _, reason in pairs]
 
     def runs_between(self, dag: str, first_ms: int, last_ms: int) -> list[str]:
         """Runs by logical date, inclusive, the oldest first."""

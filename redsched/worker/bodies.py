@@ -14,6 +14,7 @@ import re
 import signal
 import stat
 import subprocess
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -274,6 +275,8 @@ def spawn(job: Job, log: LogFile, folder: Path, slot: int) -> subprocess.Popen[b
 def environment(job: Job, result: Path, inputs: Path) -> dict[str, str]:
     """The worker's own environment, the task's `env`, and what interface promises to a command."""
     env = {k: v for k, v in os.environ.items() if not STALE.fullmatch(k)}
+    # The worker's own interpreter first, because `python x.py` in a DAG means the one that redsched was installed with.
+    env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", os.defpath)])
     env.update(job.task.env)
     logical = "" if job.logical_ms is None else instant(job.logical_ms).strftime("%Y-%m-%dT%H:%M:%SZ")
     env.update(

@@ -68,7 +68,7 @@ class Engine:
         one = scheduler or self.scheduler
         one.upkeep()
         while shards := sorted({*one.dispatch.busy(one.redis_now()), *one.wait(0)}):
-            one.dispatch.pump(shards)
+            one.dispatch.pump(shards, one.redis_now())
 
     def take(self, count: int = 1000, pool: str = "default", consumer: str = "w1") -> list[Hint]:
         return self.store.pool.read(consumer, [pool], count, 0)

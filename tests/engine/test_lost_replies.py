@@ -89,7 +89,7 @@ def step(scheduler: Scheduler) -> None:
     try:
         scheduler.upkeep()
         shards = sorted({*scheduler.dispatch.busy(scheduler.redis_now()), *scheduler.wait(0)})
-        scheduler.dispatch.pump(shards)
+        scheduler.dispatch.pump(shards, scheduler.redis_now())
     except Unavailable:
         scheduler.dispatch.doubt()
 

@@ -11,7 +11,7 @@ local limit = ARGV[2]
 -- keys: owner meta inbox timers prefix
 -- args: token limit ...
 -- The rest of args: attempt ids that their pools have taken since the last call (they become `queued`).
--- returns: {applied, 1 if the inbox holds more, next timer (ms) or 0, runs in the outbox, offers, ended, stops}
+-- returns: {applied, 1 if the inbox holds more, next timer (ms) or 0, runs in the outbox, offers, ended, stops, next slot (ms) or 0}
 --   offers {attempt id, pool, slots, priority, group, weight, payload, …} · ended {dag/run, state, ms, …} · stops {pool/attempt id, …}
 -- errors: FENCED
 -- cost: O(entries + their direct downstream), at most `limit` entries and 1000 steps a call (~10 ms)
@@ -224,11 +224,11 @@ end
 function run.dag(id)
   local d = run.dags[id]
   if d ~= nil then return d end
-  local v = redis.call('HMGET', run.prefix .. 'dag:' .. id, 'version', 'team', 'paused', 'max_active_runs', 'max_active_tasks', 'generation')
+  local v = redis.call('HMGET', run.prefix .. 'dag:' .. id, 'version', 'team', 'paused', 'max_active_runs', 'max_active_tasks', 'generation', 'digest', 'deleted')
   d = false
   if v[1] then
     local p = run.prefix
-    d = { id = id, team = v[2], paused = v[3] == '1', max_runs = tonumber(v[4]), max_tasks = tonumber(v[5]), generation = v[6],
+    d = { id = id, version = v[1], digest = v[7], deleted = v[8] and true or false, team = v[2], paused = v[3] == '1', max_runs = tonumber(v[4]), max_tasks = tonumber(v[5]), generation = v[6],
       name = v[6] == '0' and id or (id .. '~' .. v[6]), active_key = p .. 'active:' .. id, queue_key = p .. 'queue:' .. id }
   end
   run.dags[id] = d
@@ -529,6 +529,8 @@ function run.start(r)
   redis.call('SADD', r.dag.active_key, r.id)
   redis.call('ZREM', run.prefix .. 'queued_runs', r.dag.id .. '/' .. r.id)
   redis.call('ZADD', run.prefix .. 'running_runs', run.now, r.dag.id .. '/' .. r.id)
+  local timeout = tonumber(redis.call('HGET', r.plan.key, 'run_timeout') or 0)
+  if timeout > 0 then redis.call('ZADD', run.prefix .. 'timers', run.now + timeout, 'expire/' .. r.dag.name .. '/' .. r.id) end
   if redis.call('HEXISTS', r.key, 'reopen') == 1 then run.reopen(r) else run.roots(r, 0) end
 end
 
@@ -702,6 +704,31 @@ function edit.slice(r)
 end
 
 
+-- Nothing of a run starts any more; what runs is to be stopped, and keeps its slot in the pool until it has.
+local cancel = {}
+
+-- The run ends as `state`; returns how many attempts are to be stopped.
+function cancel.run(r, state)
+  local stopped = 0
+  local fields = redis.call('HGETALL', r.key)
+  for i = 1, #fields, 2 do
+    local rec = string.find(fields[i], '^%d') and record.decode(fields[i + 1])
+    if rec and not record.SETTLED[rec.state] then
+      if record.LIVE[rec.state] then
+        run.leave(r, fields[i], rec)
+        run.stop(r, fields[i], rec.attempt)
+        stopped = stopped + 1
+      end
+      rec.state, rec.ended = 'c', run.since(r, run.now)
+      redis.call('HSET', r.key, fields[i], record.encode(rec))
+      redis.call('HINCRBY', r.key, 'left', -1)
+    end
+  end
+  run.end_as(r, state)
+  return stopped
+end
+
+
 local refused = lease.refused(owner, meta, token)
 if refused then return refused end
 run.begin(prefix, inbox, clock.now())
@@ -860,6 +887,15 @@ function fire.timeout(id)
   run.fail(r, index, rec, 'timeout: its worker did not stop it', false)
 end
 
+-- run_timeout: what has not settled is cancelled, and the run has failed.
+function fire.expire(id)
+  local r = run.open(string.match(id, '^([^/]+)/(.+)$'))
+  if not r or r.state ~= 'running' then return end
+  if r.frozen then return redis.call('ZADD', timers, run.now + 100, 'expire/' .. id) end
+  redis.call('HSET', run.key('tries', r.dag.id, r.id), 'run', 'run_timeout')
+  cancel.run(r, 'failed')
+end
+
 for _, timer in ipairs(redis.call('ZRANGEBYSCORE', timers, '-inf', run.now, 'LIMIT', 0, 200)) do
   if run.budget <= 0 then break end
   run.budget = run.budget - 1
@@ -872,4 +908,5 @@ run.finish()
 
 local first = redis.call('ZRANGE', timers, 0, 0, 'WITHSCORES')
 local more = (#entries == tonumber(limit) or applied < #entries) and 1 or 0
-return { applied, more, first[2] or '0', redis.call('ZCARD', prefix .. 'outbox'), run.offers, run.ended, redis.call('SRANDMEMBER', prefix .. 'stops', 100) }
+return { applied, more, first[2] or '0', redis.call('ZCARD', prefix .. 'outbox'), run.offers, run.ended, redis.call('SRANDMEMBER', prefix .. 'stops', 100),
+  redis.call('ZRANGE', prefix .. 'slots', 0, 0, 'WITHSCORES')[2] or '0' }

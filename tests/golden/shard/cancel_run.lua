@@ -207,11 +207,11 @@ end
 function run.dag(id)
   local d = run.dags[id]
   if d ~= nil then return d end
-  local v = redis.call('HMGET', run.prefix .. 'dag:' .. id, 'version', 'team', 'paused', 'max_active_runs', 'max_active_tasks', 'generation')
+  local v = redis.call('HMGET', run.prefix .. 'dag:' .. id, 'version', 'team', 'paused', 'max_active_runs', 'max_active_tasks', 'generation', 'digest', 'deleted')
   d = false
   if v[1] then
     local p = run.prefix
-    d = { id = id, team = v[2], paused = v[3] == '1', max_runs = tonumber(v[4]), max_tasks = tonumber(v[5]), generation = v[6],
+    d = { id = id, version = v[1], digest = v[7], deleted = v[8] and true or false, team = v[2], paused = v[3] == '1', max_runs = tonumber(v[4]), max_tasks = tonumber(v[5]), generation = v[6],
       name = v[6] == '0' and id or (id .. '~' .. v[6]), active_key = p .. 'active:' .. id, queue_key = p .. 'queue:' .. id }
   end
   run.dags[id] = d
@@ -512,6 +512,8 @@ function run.start(r)
   redis.call('SADD', r.dag.active_key, r.id)
   redis.call('ZREM', run.prefix .. 'queued_runs', r.dag.id .. '/' .. r.id)
   redis.call('ZADD', run.prefix .. 'running_runs', run.now, r.dag.id .. '/' .. r.id)
+  local timeout = tonumber(redis.call('HGET', r.plan.key, 'run_timeout') or 0)
+  if timeout > 0 then redis.call('ZADD', run.prefix .. 'timers', run.now + timeout, 'expire/' .. r.dag.name .. '/' .. r.id) end
   if redis.call('HEXISTS', r.key, 'reopen') == 1 then run.reopen(r) else run.roots(r, 0) end
 end
 
@@ -565,6 +567,30 @@ function run.wake()
   for id in pairs(run.woken) do run.continue('wake', id) end
 end
 
+-- Nothing of a run starts any more; what runs is to be stopped, and keeps its slot in the pool until it has.
+local cancel = {}
+
+-- The run ends as `state`; returns how many attempts are to be stopped.
+function cancel.run(r, state)
+  local stopped = 0
+  local fields = redis.call('HGETALL', r.key)
+  for i = 1, #fields, 2 do
+    local rec = string.find(fields[i], '^%d') and record.decode(fields[i + 1])
+    if rec and not record.SETTLED[rec.state] then
+      if record.LIVE[rec.state] then
+        run.leave(r, fields[i], rec)
+        run.stop(r, fields[i], rec.attempt)
+        stopped = stopped + 1
+      end
+      rec.state, rec.ended = 'c', run.since(r, run.now)
+      redis.call('HSET', r.key, fields[i], record.encode(rec))
+      redis.call('HINCRBY', r.key, 'left', -1)
+    end
+  end
+  run.end_as(r, state)
+  return stopped
+end
+
 run.begin(prefix, inbox, clock.now())
 local d = run.dag(dag)
 local r = d and run.open(d.name, run_id)
@@ -574,22 +600,7 @@ if not r then
 end
 if r.frozen then return { 'FROZEN', r.state, 0 } end
 if r.state ~= 'running' and r.state ~= 'queued' then return { 'ENDED', r.state, 0 } end
-local stopped = 0
-local fields = redis.call('HGETALL', r.key)
-for i = 1, #fields, 2 do
-  local rec = string.find(fields[i], '^%d') and record.decode(fields[i + 1])
-  if rec and not record.SETTLED[rec.state] then
-    if record.LIVE[rec.state] then
-      run.leave(r, fields[i], rec)
-      run.stop(r, fields[i], rec.attempt)
-      stopped = stopped + 1
-    end
-    rec.state, rec.ended = 'c', run.since(r, run.now)
-    redis.call('HSET', r.key, fields[i], record.encode(rec))
-    redis.call('HINCRBY', r.key, 'left', -1)
-  end
-end
-run.end_as(r, 'cancelled')
+local stopped = cancel.run(r, 'cancelled')
 run.finish()
 run.wake()
 return { 'OK', 'cancelled', stopped }

@@ -12,10 +12,11 @@ local keys = ARGV[7]
 -- cell: shard
 -- keys: prefix inbox
 -- args: dag run_id kind logical params nonce keys
--- logical: ms or ''. params: JSON or ''. keys: JSON of task index -> concurrency key, or ''. nonce: made by the caller, so that a repeated call gets the same answer.
+-- logical: ms or ''. params: JSON or ''. keys: JSON of task index -> concurrency key, or ''. nonce: made by the caller, so
+-- that a repeated call gets the same answer.
 -- returns: {CREATED | EXISTS, state, run id}
 -- errors: NOTFOUND
--- cost: O(its roots), at most 1000 of them in this call
+-- cost: O(its roots), at most 500 of them in this call
 -- The only clock that decides anything shared: Redis' own, in whole milliseconds (numbers over 2^53 would be rounded).
 local clock = {}
 
@@ -213,11 +214,11 @@ end
 function run.dag(id)
   local d = run.dags[id]
   if d ~= nil then return d end
-  local v = redis.call('HMGET', run.prefix .. 'dag:' .. id, 'version', 'team', 'paused', 'max_active_runs', 'max_active_tasks', 'generation')
+  local v = redis.call('HMGET', run.prefix .. 'dag:' .. id, 'version', 'team', 'paused', 'max_active_runs', 'max_active_tasks', 'generation', 'digest', 'deleted')
   d = false
   if v[1] then
     local p = run.prefix
-    d = { id = id, team = v[2], paused = v[3] == '1', max_runs = tonumber(v[4]), max_tasks = tonumber(v[5]), generation = v[6],
+    d = { id = id, version = v[1], digest = v[7], deleted = v[8] and true or false, team = v[2], paused = v[3] == '1', max_runs = tonumber(v[4]), max_tasks = tonumber(v[5]), generation = v[6],
       name = v[6] == '0' and id or (id .. '~' .. v[6]), active_key = p .. 'active:' .. id, queue_key = p .. 'queue:' .. id }
   end
   run.dags[id] = d
@@ -518,6 +519,8 @@ function run.start(r)
   redis.call('SADD', r.dag.active_key, r.id)
   redis.call('ZREM', run.prefix .. 'queued_runs', r.dag.id .. '/' .. r.id)
   redis.call('ZADD', run.prefix .. 'running_runs', run.now, r.dag.id .. '/' .. r.id)
+  local timeout = tonumber(redis.call('HGET', r.plan.key, 'run_timeout') or 0)
+  if timeout > 0 then redis.call('ZADD', run.prefix .. 'timers', run.now + timeout, 'expire/' .. r.dag.name .. '/' .. r.id) end
   if redis.call('HEXISTS', r.key, 'reopen') == 1 then run.reopen(r) else run.roots(r, 0) end
 end
 
@@ -571,36 +574,45 @@ function run.wake()
   for id in pairs(run.woken) do run.continue('wake', id) end
 end
 
+-- A run comes into being, once for each id and once for each logical date.
+local create = {}
+
+-- {CREATED | EXISTS, state, run id}. CREATED again for the nonce that made it.
+function create.run(d, run_id, kind, logical, params, nonce, keys)
+  local dag, prefix = d.id, run.prefix
+  local index_key, dates_key, key = prefix .. 'runs:' .. dag, prefix .. 'dates:' .. dag, run.key('run', dag, run_id)
+  if redis.call('ZSCORE', index_key, run_id) then
+    local known = redis.call('HMGET', key, 'nonce', 'state')
+    return { known[1] == nonce and 'CREATED' or 'EXISTS', known[2] or 'ended', run_id }
+  end
+  if logical ~= '' then
+    local taken = redis.call('ZRANGEBYSCORE', dates_key, logical, logical, 'LIMIT', 0, 1)[1]
+    if taken then return { 'EXISTS', redis.call('HGET', run.key('run', dag, taken), 'state') or 'ended', taken } end
+  end
+  local now = string.format('%d', run.now)
+  local head = d.version .. ',' .. d.digest .. ',' .. kind .. ',' .. logical .. ',' .. now .. ',' .. (params ~= '' and 'p' or '')
+  local plan_key = plan.open(prefix, dag, d.digest).key
+  redis.call('HSET', key, 'state', 'queued', 'head', head, 'left', redis.call('HGET', plan_key, 'n'), 'nonce', nonce)
+  redis.call('ZADD', index_key, now, run_id)
+  redis.call('ZADD', prefix .. 'queued_runs', now, dag .. '/' .. run_id)
+  redis.call('ZADD', prefix .. 'recent', now, dag .. '/' .. run_id)
+  redis.call('ZREMRANGEBYRANK', prefix .. 'recent', 0, -1001) -- for lists over all DAGs; each DAG's own list is whole
+  if logical ~= '' then redis.call('ZADD', dates_key, logical, run_id) end
+  if params ~= '' then redis.call('SET', run.key('params', dag, run_id), params) end
+  if keys ~= '' then
+    for index, value in pairs(cjson.decode(keys)) do redis.call('HSET', run.key('keys', dag, run_id), index, value) end
+  end
+  redis.call('ZADD', d.queue_key, logical ~= '' and logical or now, run_id)
+  run.start_next(d)
+  run.spread()
+  return { 'CREATED', run.open(d.name, run_id).state, run_id }
+end
+
 run.begin(prefix, inbox, clock.now())
 local d = run.dag(dag)
 if not d then return redis.error_reply('NOTFOUND DAG ' .. dag) end
-local index_key, dates_key, key = prefix .. 'runs:' .. dag, prefix .. 'dates:' .. dag, run.key('run', dag, run_id)
-local info = redis.call('HMGET', prefix .. 'dag:' .. dag, 'digest', 'deleted')
-if info[2] then return redis.error_reply('NOTFOUND DAG ' .. dag .. ' (it is being deleted)') end
-if redis.call('ZSCORE', index_key, run_id) then
-  local known = redis.call('HMGET', key, 'nonce', 'state')
-  return { known[1] == nonce and 'CREATED' or 'EXISTS', known[2] or 'ended', run_id }
-end
-if logical ~= '' then
-  local taken = redis.call('ZRANGEBYSCORE', dates_key, logical, logical, 'LIMIT', 0, 1)[1]
-  if taken then return { 'EXISTS', redis.call('HGET', run.key('run', dag, taken), 'state') or 'ended', taken } end
-end
-
-local version = redis.call('HGET', prefix .. 'dag:' .. dag, 'version')
-local plan_key = plan.open(prefix, dag, info[1]).key
-local head = version .. ',' .. info[1] .. ',' .. kind .. ',' .. logical .. ',' .. string.format('%d', run.now) .. ',' .. (params ~= '' and 'p' or '')
-redis.call('HSET', key, 'state', 'queued', 'head', head, 'left', redis.call('HGET', plan_key, 'n'), 'nonce', nonce)
-redis.call('ZADD', index_key, run.now, run_id)
-redis.call('ZADD', prefix .. 'queued_runs', run.now, dag .. '/' .. run_id)
-redis.call('ZADD', prefix .. 'recent', run.now, dag .. '/' .. run_id)
-redis.call('ZREMRANGEBYRANK', prefix .. 'recent', 0, -1001) -- for lists over all DAGs; each DAG's own list is whole
-if logical ~= '' then redis.call('ZADD', dates_key, logical, run_id) end
-if params ~= '' then redis.call('SET', run.key('params', dag, run_id), params) end
-if keys ~= '' then
-  for index, value in pairs(cjson.decode(keys)) do redis.call('HSET', run.key('keys', dag, run_id), index, value) end
-end
-redis.call('ZADD', d.queue_key, logical ~= '' and logical or run.now, run_id)
-run.start_next(d)
+if d.deleted then return redis.error_reply('NOTFOUND DAG ' .. dag .. ' (it is being deleted)') end
+local answer = create.run(d, run_id, kind, logical, params, nonce, keys)
 run.finish()
 run.wake()
-return { 'CREATED', run.open(d.name, run_id).state, run_id }
+return answer

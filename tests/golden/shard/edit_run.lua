@@ -212,11 +212,11 @@ end
 function run.dag(id)
   local d = run.dags[id]
   if d ~= nil then return d end
-  local v = redis.call('HMGET', run.prefix .. 'dag:' .. id, 'version', 'team', 'paused', 'max_active_runs', 'max_active_tasks', 'generation')
+  local v = redis.call('HMGET', run.prefix .. 'dag:' .. id, 'version', 'team', 'paused', 'max_active_runs', 'max_active_tasks', 'generation', 'digest', 'deleted')
   d = false
   if v[1] then
     local p = run.prefix
-    d = { id = id, team = v[2], paused = v[3] == '1', max_runs = tonumber(v[4]), max_tasks = tonumber(v[5]), generation = v[6],
+    d = { id = id, version = v[1], digest = v[7], deleted = v[8] and true or false, team = v[2], paused = v[3] == '1', max_runs = tonumber(v[4]), max_tasks = tonumber(v[5]), generation = v[6],
       name = v[6] == '0' and id or (id .. '~' .. v[6]), active_key = p .. 'active:' .. id, queue_key = p .. 'queue:' .. id }
   end
   run.dags[id] = d
@@ -517,6 +517,8 @@ function run.start(r)
   redis.call('SADD', r.dag.active_key, r.id)
   redis.call('ZREM', run.prefix .. 'queued_runs', r.dag.id .. '/' .. r.id)
   redis.call('ZADD', run.prefix .. 'running_runs', run.now, r.dag.id .. '/' .. r.id)
+  local timeout = tonumber(redis.call('HGET', r.plan.key, 'run_timeout') or 0)
+  if timeout > 0 then redis.call('ZADD', run.prefix .. 'timers', run.now + timeout, 'expire/' .. r.dag.name .. '/' .. r.id) end
   if redis.call('HEXISTS', r.key, 'reopen') == 1 then run.reopen(r) else run.roots(r, 0) end
 end
 

@@ -9,11 +9,16 @@ local team = ARGV[5]
 local max_active_runs = ARGV[6]
 local max_active_tasks = ARGV[7]
 local info = ARGV[8]
+local schedule = ARGV[9]
+local slot = ARGV[10]
+local look = ARGV[11]
 -- register: a DAG's definition becomes its current version; the same content is no new version.
 -- cell: shard
 -- keys: prefix inbox
--- args: dag digest paused path team max_active_runs max_active_tasks info
+-- args: dag digest paused path team max_active_runs max_active_tasks info schedule slot look
 -- The plan `plan:<dag>:<digest>` was written before, with an expiry that this takes off. paused: '' keeps, '0', '1'.
+-- schedule: JSON or '' for none; slot, look: the first slot that may become a run, and when. A schedule that has not changed goes on
+-- where it is; a changed one begins there, so that it never makes runs for the past.
 -- returns: {version, 1 if it is new}
 -- errors: NOTFOUND (the plan has expired: write it again), CONFLICT (the DAG is being deleted)
 -- cost: O(1)
@@ -51,4 +56,17 @@ if new then
   redis.call('XADD', inbox, '*', 'kind', 'limits', 'id', dag)
 end
 if paused ~= '' then redis.call('HSET', key, 'paused', paused) end
+if schedule ~= (redis.call('HGET', key, 'schedule') or '') then
+  redis.call('HDEL', key, 'schedule', 'slot')
+  redis.call('ZREM', prefix .. 'slots', dag)
+  if schedule ~= '' then
+    redis.call('HSET', key, 'schedule', schedule)
+    if slot ~= '' then
+      redis.call('HSET', key, 'slot', slot)
+      redis.call('ZADD', prefix .. 'slots', look, dag)
+    end
+  end
+  redis.call('XADD', inbox, '*', 'kind', 'limits', 'id', dag)
+end
+if paused == '0' and redis.call('HEXISTS', key, 'slot') == 1 then redis.call('ZADD', prefix .. 'slots', 'NX', 0, dag) end
 return { version, new and 1 or 0 }

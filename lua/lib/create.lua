@@ -1,0 +1,34 @@
+-- include: lib/run.lua
+-- A run comes into being, once for each id and once for each logical date.
+local create = {}
+
+-- {CREATED | EXISTS, state, run id}. CREATED again for the nonce that made it.
+function create.run(d, run_id, kind, logical, params, nonce, keys)
+  local dag, prefix = d.id, run.prefix
+  local index_key, dates_key, key = prefix .. 'runs:' .. dag, prefix .. 'dates:' .. dag, run.key('run', dag, run_id)
+  if redis.call('ZSCORE', index_key, run_id) then
+    local known = redis.call('HMGET', key, 'nonce', 'state')
+    return { known[1] == nonce and 'CREATED' or 'EXISTS', known[2] or 'ended', run_id }
+  end
+  if logical ~= '' then
+    local taken = redis.call('ZRANGEBYSCORE', dates_key, logical, logical, 'LIMIT', 0, 1)[1]
+    if taken then return { 'EXISTS', redis.call('HGET', run.key('run', dag, taken), 'state') or 'ended', taken } end
+  end
+  local now = string.format('%d', run.now)
+  local head = d.version .. ',' .. d.digest .. ',' .. kind .. ',' .. logical .. ',' .. now .. ',' .. (params ~= '' and 'p' or '')
+  local plan_key = plan.open(prefix, dag, d.digest).key
+  redis.call('HSET', key, 'state', 'queued', 'head', head, 'left', redis.call('HGET', plan_key, 'n'), 'nonce', nonce)
+  redis.call('ZADD', index_key, now, run_id)
+  redis.call('ZADD', prefix .. 'queued_runs', now, dag .. '/' .. run_id)
+  redis.call('ZADD', prefix .. 'recent', now, dag .. '/' .. run_id)
+  redis.call('ZREMRANGEBYRANK', prefix .. 'recent', 0, -1001) -- for lists over all DAGs; each DAG's own list is whole
+  if logical ~= '' then redis.call('ZADD', dates_key, logical, run_id) end
+  if params ~= '' then redis.call('SET', run.key('params', dag, run_id), params) end
+  if keys ~= '' then
+    for index, value in pairs(cjson.decode(keys)) do redis.call('HSET', run.key('keys', dag, run_id), index, value) end
+  end
+  redis.call('ZADD', d.queue_key, logical ~= '' and logical or now, run_id)
+  run.start_next(d)
+  run.spread()
+  return { 'CREATED', run.open(d.name, run_id).state, run_id }
+end

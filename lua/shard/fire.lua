@@ -1,0 +1,61 @@
+-- fire: due slots become runs, or records of why not; the index moves in this same step, so no slot is done twice or lost.
+-- cell: shard
+-- keys: owner meta inbox prefix
+-- args: token ...
+-- The rest, six a DAG: id, the slot expected next (ms), the one after these ('' for none), when to look again (ms or ''), overlap
+-- (queue | skip | cancel_running), actions: `run:<ms>:<run id>` and `skip:<ms>:<reason>` joined by '|'.
+-- returns: {runs created, offers, ended, next look (ms) or 0}
+-- errors: FENCED
+-- cost: O(actions and the roots of the runs they make)
+-- include: lib/clock.lua
+-- include: lib/lease.lua
+-- include: lib/create.lua
+-- include: lib/cancel.lua
+local refused = lease.refused(owner, meta, token)
+if refused then return refused end
+run.begin(prefix, inbox, clock.now())
+local QUEUE = 100
+local created = 0
+
+local function note_skip(d, ms, reason)
+  local key = prefix .. 'skips:' .. d.id
+  redis.call('ZADD', key, ms, ms .. ':' .. reason)
+  redis.call('ZREMRANGEBYRANK', key, 0, -1001)
+end
+
+local function fire(d, ms, run_id, overlap)
+  local active = redis.call('SMEMBERS', d.active_key)
+  local queued = redis.call('ZCARD', d.queue_key)
+  if overlap == 'skip' and #active + queued > 0 then return note_skip(d, ms, 'an earlier run was active (overlap: skip)') end
+  if overlap == 'cancel_running' then
+    for _, id in ipairs(active) do
+      local r = run.open(d.name, id)
+      if r and r.state == 'running' and not r.frozen then cancel.run(r, 'cancelled') end
+    end
+  elseif queued >= QUEUE then
+    return note_skip(d, ms, QUEUE .. ' runs were queued already')
+  end
+  local answer = create.run(d, run_id, 'scheduled', ms, '', 'slot', '')
+  if answer[1] == 'EXISTS' then return note_skip(d, ms, 'its date had run ' .. answer[3] .. ' already') end
+  created = created + 1
+end
+
+for i = 2, #ARGV, 6 do
+  local dag, expected, following, look, overlap, actions = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4], ARGV[i + 5]
+  local d = run.dag(dag)
+  if d and not d.deleted and not d.paused and redis.call('HGET', prefix .. 'dag:' .. dag, 'slot') == expected then
+    for kind, ms, text in string.gmatch(actions, '(%a+):(%-?%d+):([^|]*)') do
+      if kind == 'run' then fire(d, ms, text, overlap) else note_skip(d, ms, text) end
+    end
+    if following == '' then
+      redis.call('HDEL', prefix .. 'dag:' .. dag, 'slot')
+      redis.call('ZREM', prefix .. 'slots', dag)
+    else
+      redis.call('HSET', prefix .. 'dag:' .. dag, 'slot', following)
+      redis.call('ZADD', prefix .. 'slots', look, dag)
+    end
+  end
+end
+run.finish()
+local first = redis.call('ZRANGE', prefix .. 'slots', 0, 0, 'WITHSCORES')
+return { created, run.offers, run.ended, first[2] or '0' }
