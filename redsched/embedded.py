@@ -285,8 +285,9 @@ def _socket_path(data: Path, *, make: bool = False) -> str | None:
 
 
 def _far_folder(data: Path) -> Path:
-    name = hashlib.sha256(os.fsencode(data)).hexdigest()[:16]
-    return Path(tempfile.gettempdir()) / f"redsched-{os.getuid()}-{name}"
+    name = f"redsched-{os.getuid()}-{hashlib.sha256(os.fsencode(data)).hexdigest()[:16]}"
+    folder = Path(tempfile.gettempdir()) / name
+    return folder if len(os.fsencode(folder)) + len("/redis.sock") <= SOCKET_LIMIT else Path("/tmp") / name  # noqa: S108
 
 
 def _url(path: str) -> str:

@@ -26,10 +26,16 @@ Open = Callable[[Path], Any]
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "data"
-    yield folder
-    embedded.stop(folder)
+def short() -> Iterator[Path]:
+    """A folder with a short name, because pytest's own may be too long for a socket."""
+    with tempfile.TemporaryDirectory(prefix="rs") as folder:
+        yield Path(folder).resolve()
+
+
+@pytest.fixture
+def data(short: Path) -> Iterator[Path]:
+    yield short / "data"
+    embedded.stop(short / "data")
 
 
 @pytest.fixture
@@ -86,16 +92,16 @@ def test_its_files_are_private_and_its_promises_are_kept(data: Path, say: Open) 
     assert {name: told[name] for name in wanted} == wanted
 
 
-def test_settings_find_the_running_server_of_the_folder(tmp_path: Path) -> None:
-    assert load_settings({}, {}, tmp_path).redis is None
-    url = embedded.ensure(tmp_path / ".redsched")
+def test_settings_find_the_running_server_of_the_folder(short: Path) -> None:
+    assert load_settings({}, {}, short).redis is None
+    url = embedded.ensure(short / ".redsched")
     try:
-        found = load_settings({}, {}, tmp_path)
+        found = load_settings({}, {}, short)
         assert found.redis == url and found.embedded
-        given = load_settings({"redis": "redis://h"}, {}, tmp_path)
+        given = load_settings({"redis": "redis://h"}, {}, short)
         assert given.redis == "redis://h" and not given.embedded
     finally:
-        embedded.stop(tmp_path / ".redsched")
+        embedded.stop(short / ".redsched")
 
 
 def test_kill_9_of_the_starter_leaves_the_server_and_it_is_found(data: Path, say: Open) -> None:
@@ -214,11 +220,11 @@ def test_a_hanging_server_is_stopped_all_the_same(data: Path, monkeypatch: pytes
     assert embedded.find(data) is None
 
 
-def test_a_copied_folder_is_another_installation(data: Path, tmp_path: Path, say: Open) -> None:
+def test_a_copied_folder_is_another_installation(data: Path, short: Path, say: Open) -> None:
     """The note in the copy names the first server: nobody may believe it."""
     embedded.ensure(data)
     say(data).set("{rs:c}:x", 1)
-    copy = tmp_path / "copy"
+    copy = short / "copy"
     shutil.copytree(data, copy, ignore=shutil.ignore_patterns("*.sock"))
     assert embedded.find(copy) is None
     embedded.ensure(copy)
@@ -252,12 +258,12 @@ def test_strange_notes_and_sockets_are_no_trouble(data: Path) -> None:
     assert embedded.ensure(data) and pid(data)
 
 
-def test_a_long_or_strange_path(tmp_path: Path, say: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_or_strange_path(short: Path, say: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """Too long for a socket: it lies in a private folder for temporary files, which must be ours."""
-    temporary = tmp_path / "t"
-    temporary.mkdir()
+    (temporary := short / "t").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    for data in (tmp_path / ("long" * 30), tmp_path / "sp ace %41 'q' \"d\" é#?"):
+    long = short / ("long" * 30)
+    for data in (long, short / "sp ace %41 'q' \"d\" é#?"):
         embedded.ensure(data)
         try:
             assert say(data).config_get("dir") == {"dir": str(data)}
@@ -265,15 +271,15 @@ def test_a_long_or_strange_path(tmp_path: Path, say: Open, monkeypatch: pytest.M
             embedded.stop(data)
     (folder,) = temporary.iterdir()
     folder.chmod(0o777)
-    assert embedded.find(tmp_path / ("long" * 30)) is None
+    assert embedded.find(long) is None
     with pytest.raises(Unavailable, match=r"belongs to somebody else; give a shorter --data"):
-        embedded.ensure(tmp_path / ("long" * 30))
+        embedded.ensure(long)
 
 
-def test_a_moved_folder_is_found_at_its_new_place(data: Path, tmp_path: Path) -> None:
+def test_a_moved_folder_is_found_at_its_new_place(data: Path, short: Path) -> None:
     embedded.ensure(data)
     server = pid(data)
-    moved = data.rename(tmp_path / "moved")
+    moved = data.rename(short / "moved")
     assert embedded.ensure(moved) == f"unix://{moved}/redis.sock" and pid(moved) == server
     embedded.stop(moved)
 
