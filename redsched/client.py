@@ -20,7 +20,7 @@ from redsched.keys import dated_run_id
 from redsched.settings import Settings, load_settings
 from redsched.states import ENDED, SETTLED
 from redsched.store import Store
-from redsched.store.codec import RunRecord, TaskRecord, decode_record
+from redsched.store.codec import RunRecord, TaskRecord, Try, decode_record
 from redsched.store.pool import DEFAULT_POOL
 
 if TYPE_CHECKING:
@@ -330,16 +330,16 @@ class Client:
     def _show(self, dag: str, run: str, record: RunRecord) -> dict[str, Any]:
         spec, names = self._plan(dag, record.digest)
         tasks = [record.task(i) for i in range(len(names))]
-        workers = self._say(
-            self.store.control.worker_names, {t.worker for t in tasks if t.worker is not None}
-        )
+        histories = record.histories()
+        seen = {t.worker for t in tasks} | {old.worker for tries in histories.values() for _, old in tries}
+        workers = self._say(self.store.control.worker_names, {n for n in seen if n is not None})
         return {
             **self._row(dag, run, record),
             "version": record.version,
             "created_at": iso(record.created),
             "params": self._say(self.store.shard.params, dag, run) if record.has_params else {},
             "tasks": {
-                name: self._task(record, i, t, spec["tasks"][name], workers)
+                name: self._task(record, i, t, spec["tasks"][name], workers, histories.get(i, []))
                 for i, (name, t) in enumerate(zip(names, tasks, strict=True))
             },
         }
@@ -358,7 +358,12 @@ class Client:
 
     @staticmethod
     def _task(
-        record: RunRecord, index: int, t: TaskRecord, spec: dict[str, Any], workers: dict[int, str]
+        record: RunRecord,
+        index: int,
+        t: TaskRecord,
+        spec: dict[str, Any],
+        workers: dict[int, str],
+        history: list[tuple[int, Try]],
     ) -> dict[str, Any]:
         def at(ms: int | None) -> str | None:
             return None if ms is None else iso(record.created + ms)
@@ -377,6 +382,17 @@ class Client:
             "started_at": at(t.started),
             "ended_at": at(t.ended),
             "reason": reason or None,
+            "history": [
+                {
+                    "attempt": number,
+                    "outcome": ended.outcome,
+                    "started_at": at(ended.started),
+                    "ended_at": at(ended.ended),
+                    "worker": None if ended.worker is None else workers.get(ended.worker),
+                    "reason": ended.reason or None,
+                }
+                for number, ended in history
+            ],
         }
 
     def runs(self, dag: str | None = None, state: str | None = None, limit: int = 50) -> list[dict[str, Any]]:
@@ -599,12 +615,14 @@ class Client:
             )
         index = names.index(task)
         t = record.task(index)
-        number = attempt if attempt is not None else t.attempt
-        if number > t.attempt or number < 0 or (attempt is not None and attempt == 0):
-            raise NotFound(f"task {task!r} of run {run} has attempts 1 to {t.attempt}, not {number}")
+        last = record.last_attempt(index)
+        number = attempt if attempt is not None else t.attempt or last
+        if number > last or number < 0 or (attempt is not None and attempt == 0):
+            tried = f"attempts 1 to {last}" if last else "not been tried"
+            raise NotFound(f"task {task!r} of run {run} has {tried}; there is no attempt {number}")
         found = self._say(self.store.shard.log_read, dag, run, index, number, start) if number else None
         data, size = found or (b"", 0)
-        over = number < t.attempt or t.state in SETTLED or t.state == "retrying"
+        over = number < last or t.state in SETTLED or t.state == "retrying"
         return LogView(number, t.state, data, size, over)
 
     def follow_logs(self, dag: str, run: str, task: str, attempt: int | None = None) -> Iterator[bytes]:

@@ -28,6 +28,7 @@ run = Group(
         "clear": "redsched.cli.edit:clear",
         "mark": "redsched.cli.edit:mark",
         "critical-path": "redsched.cli.critical_path:critical_path",
+        "explain": "redsched.cli.explain:explain",
     },
 )
 
@@ -183,16 +184,17 @@ def show_runs(runs: list[dict[str, Any]]) -> None:
 @run.command(json=True)
 @click.argument("dag", type=DAG)
 @click.argument("run", type=RUN)
-def show(dag: str, run: str) -> None:
+@click.option("--history", is_flag=True, help="All attempts, not only the last of each task.")
+def show(dag: str, run: str, history: bool) -> None:
     """One run and its tasks. RUN may be `latest`."""
     found = state().client().run(dag, run)
     if state().json:
         print_json(found)
     else:
-        show_run(found)
+        show_run(found, history)
 
 
-def show_run(found: dict[str, Any]) -> None:
+def show_run(found: dict[str, Any], history: bool = False) -> None:
     from redsched.cli.output import compact, duration, fields, seconds_between
 
     fields(
@@ -212,9 +214,18 @@ def show_run(found: dict[str, Any]) -> None:
     say("")
     table(
         ("task", "state", "attempt", "pool", "worker", "started", "took", "reason"),
-        [_task_row(name, task) for name, task in found["tasks"].items()],
+        [row for name, task in found["tasks"].items() for row in _task_rows(name, task, history)],
         right=("attempt", "took"),
     )
+
+
+def _task_rows(name: str, task: dict[str, Any], history: bool) -> list[tuple[Any, ...]]:
+    """The task, after its earlier attempts if these are wanted."""
+    earlier = [
+        {**old, "state": old["outcome"], "pool": task["pool"]}
+        for old in (task.get("history", ()) if history else ())
+    ]
+    return [_task_row(name, one) for one in (*earlier, task)]
 
 
 def _task_row(name: str, task: dict[str, Any]) -> tuple[Any, ...]:

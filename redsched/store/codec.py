@@ -74,6 +74,22 @@ class RunRecord:
             return TaskRecord("cancelled", record.attempt)
         return record
 
+    def histories(self) -> dict[int, list[tuple[int, Try]]]:
+        """Of each task by index, the attempts before its last one: (number, how it ended), oldest first."""
+        found: dict[int, list[tuple[int, Try]]] = {}
+        for name in self.tries:
+            index, dot, number = name.partition(".")
+            if not dot:
+                continue
+            task, old = self.task(int(index)), self.attempt(int(index), int(number))
+            if old is not None and (int(number) < task.attempt or task.attempt == 0):
+                found.setdefault(int(index), []).append((int(number), old))
+        return {index: sorted(tries, key=lambda x: x[0]) for index, tries in found.items()}
+
+    def last_attempt(self, index: int) -> int:
+        """The highest attempt number that was given out, also for a task that was cleared since."""
+        return max(self.task(index).attempt, int(self.tries.get(f"last{index}", "0")))
+
     def not_chosen(self, index: int) -> tuple[int, ...]:
         """Direct downstream tasks that this task, when it succeeded, did not choose."""
         text = self.tries.get(f"branch{index}", "")

@@ -227,3 +227,26 @@ def test_a_big_edit_is_carried_out_in_slices_while_the_run_is_frozen(engine: Eng
     assert run["tasks"]["join"]["attempt"] == 1
     assert engine.store.client.scard(engine.store.shard.prefix("d") + "busy:d") == 0
     assert engine.client.pool("default")["used"] == 0
+
+
+def test_all_attempts_stay_readable_with_their_logs(engine: Engine) -> None:
+    engine.register("d", {"a": {"retries": 1}})
+    engine.client.trigger("d")
+
+    def body(attempt: AttemptId, payload: str) -> Report:
+        engine.store.shard.log_write(str(attempt), 0, f"attempt {attempt.attempt}".encode())
+        return Report(
+            str(attempt), "failed" if attempt.attempt < 3 else "success", 1, reason=f"no {attempt.attempt}"
+        )
+
+    engine.settle(body)
+    engine.client.clear("d", "latest")
+    cleared = engine.client.run("d", "latest")["tasks"]["a"]
+    assert [(h["attempt"], h["outcome"]) for h in cleared["history"]][:2] == [(1, "failed"), (2, "failed")]
+    engine.settle(body)
+    task = engine.client.run("d", "latest")["tasks"]["a"]
+    assert (task["attempt"], [h["reason"] for h in task["history"]]) == (3, ["no 1", "no 2"])
+    for number in (1, 2, 3):
+        assert engine.client.logs("d", "latest", "a", number).data == f"attempt {number}".encode()
+    with pytest.raises(NotFound, match="attempts 1 to 3"):
+        engine.client.logs("d", "latest", "a", 4)
