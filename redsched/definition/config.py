@@ -92,7 +92,7 @@ def _sources(paths: Sequence[Path]) -> list[_Source]:
             for file in _walk(path):
                 found.setdefault(file.resolve(), _Source(file, root, walked=True))
         elif path.suffix in _SUFFIXES:
-            found.setdefault(path.resolve(), _Source(path, path.resolve().parent, walked=False))
+            found.setdefault(path.resolve(), _Source(path, path.parent.resolve(), walked=False))
         else:
             raise DefinitionError(f"{path}: DAGs are in files named {', '.join('*' + s for s in _SUFFIXES)}")
     return list(found.values())
@@ -466,7 +466,9 @@ def _is_below(module: ModuleType, folders: Sequence[str]) -> bool:
 
 
 def _module_name(source: _Source) -> str:
-    parts = list(source.path.resolve().relative_to(source.root).with_suffix("").parts)
+    # By its place, not by where a link leads: mounted files are often links into another folder.
+    place = source.path.parent.resolve() / source.path.name
+    parts = list(place.relative_to(source.root).with_suffix("").parts)
     if parts[-1] == "__init__" and len(parts) > 1:
         parts.pop()
     return ".".join(parts)
@@ -538,7 +540,9 @@ def _import_refusal(path: Path, error: BaseException, lead: str = "") -> Definit
             f"{error.filename}:{error.lineno}:{error.offset}: {lead}SyntaxError: {error.msg}"
         )
     lines = [
-        f.lineno for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == path.resolve()
+        f.lineno
+        for f in traceback.extract_tb(error.__traceback__)
+        if Path(f.filename).resolve() == path.resolve()
     ]
     place = f"{path}:{lines[-1]}" if lines else str(path)
     if isinstance(error, RedschedError):

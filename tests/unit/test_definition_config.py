@@ -340,3 +340,22 @@ def test_import_roots(tmp_path: Path) -> None:
         str(tmp_path / "sub"),
         str(tmp_path),
     ]
+
+
+def test_links_as_a_mounted_folder_has_them(tmp_path: Path) -> None:
+    """A volume swaps all files at once by links through a hidden folder; module names come from where the links stand."""
+    real, dags = tmp_path / "real", tmp_path / "dags"
+    (dags / "..2026").mkdir(parents=True)
+    real.mkdir()
+    (dags / "..data").symlink_to("..2026")
+    text = "from redsched import dag, task\n@task\ndef t(): ...\n@dag\ndef {}(): t()\n"
+    (dags / "..2026" / "mounted.py").write_text(text.format("mounted"))
+    (dags / "mounted.py").symlink_to("..data/mounted.py")
+    (real / "other.py").write_text(text.format("linked"))
+    (dags / "linked.py").symlink_to(real / "other.py")
+    (real / "broken.py").write_text("import redsched\nraise ValueError\n")
+    (dags / "broken.py").symlink_to(real / "broken.py")
+    for paths in ([dags], [dags / "broken.py", dags / "linked.py", dags / "mounted.py"]):
+        broken, *good = load_paths(paths)
+        assert f"{dags}/broken.py:2: ValueError" in str(broken.error)
+        assert [one.dag.tasks["t"].call for one in good if one.dag] == ["linked:t", "mounted:t"]
