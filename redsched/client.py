@@ -792,13 +792,13 @@ class Client:
         }
 
     def _server(self) -> dict[str, Any]:
+        from redsched.store.connect import server
+
         try:
-            with self.store.translate():
-                info = self.store.client.info("server")
-        except (Unavailable, RedschedError):
+            found = server(self.store.client)
+        except RedschedError:
             return {"version": None}
-        name = "Valkey" if "valkey_version" in info else "Redis"
-        return {"version": f"{name} {info.get('valkey_version') or info.get('redis_version')}"}
+        return {"version": f"{found.name} {found.version}"}
 
 
 def _aware(date: datetime, zone: str) -> datetime:

@@ -71,7 +71,7 @@ MAY: dict[str, set[str]] = {
     "settings": PURE | {"embedded"},
     "store": PURE | {"keys", "settings"},
     "doctor": PURE | {"settings", "store"},
-    "scheduler": PURE | {"keys", "settings", "store", "doctor"},
+    "scheduler": PURE | {"keys", "settings", "store", "doctor", "schedule"},
     "worker": PURE | {"keys", "settings", "store", "definition", "context"},
     "client": PURE | {"keys", "settings", "store", "definition", "rules", "edit", "replay"},
     "cli": PURE

@@ -42,12 +42,11 @@ def decide(
     next_after: Callable[[int], int | None], slot: int, now: int, *, catchup: bool, queued: int, spread: int
 ) -> Decision:
     """What becomes of the slots from `slot` to `now`. Without catchup only the latest runs, the others leave a record."""
-    due, at = [], slot
+    due: list[int] = []
     following: int | None = slot
     while following is not None and following + spread <= now and len(due) < WALK:
-        at = following
-        due.append(at)
-        following = next_after(at)
+        due.append(following)
+        following = next_after(following)
     if catchup:
         room = max(0, min(RUNS_A_PASS, QUEUE_ROOM - queued))
         runs, rest = due[:room], due[room:]

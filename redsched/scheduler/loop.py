@@ -206,7 +206,8 @@ def run_scheduler(settings: Settings, *, stop: threading.Event | None = None, na
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, on_signal)
     try:
-        check_server(store)
+        for warning in check_server(store):
+            log.warning("%s", warning)
         scheduler.run()
     finally:
         store.close()
