@@ -6,6 +6,7 @@ Every step may be said again: what a lost reply leaves in doubt is found in the 
 from __future__ import annotations
 
 import logging
+import sys
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ log = logging.getLogger("redsched.scheduler")
 SLICE = 200
 # Offers and acknowledgements a call; Lua's unpack ends at 8000 values, an offer has six.
 CHUNK = 500
+# Runs with ready tasks that no pool takes (it is missing, or too small) are offered again, so many pages of 100 at a time.
+PAGES = 5
 
 
 @dataclass(slots=True)
@@ -35,6 +38,7 @@ class ShardState:
     more: bool = False
     recover: bool = True
     next_slot: int = 0
+    page: str = ""  # where the slow re-offering of what pools did not take goes on
 
     def is_due(self, redis_now: int) -> bool:
         return 0 < self.next_timer <= redis_now or 0 < self.next_slot <= redis_now
@@ -174,24 +178,26 @@ class Dispatch:
         try:
             for pool in self.store.pool.names():
                 self.store.pool.offer(pool, shard, fence(token), NOW, [])
-            self.reoffer(shard)
+            self.reoffer(shard, pages=None)
         except Fenced as refusal:
             self.ownership.deposed(shard, refusal)
             self.states.pop(shard, None)
             return
         state.recover = False
 
-    def reoffer(self, shard: int) -> None:
-        """Offer the whole outbox again, page by page: a new owner's recovery, and what a pool refused before."""
-        after = ""
-        while True:
+    def reoffer(self, shard: int, pages: int | None = PAGES) -> None:
+        """Offer the outbox again: all of it as a new owner's recovery, else some pages of what pools did not take."""
+        state = self.state(shard)
+        after = state.page if pages else ""
+        for _ in range(pages or sys.maxsize):
             after, offers, cursor = self.store.shard.ready(shard, self.ownership.tokens[shard], after)
             grouped: dict[tuple[str, int], list[Offer]] = defaultdict(list)
             for offer in offers:
                 grouped[offer.pool, shard].append(offer)
             self._offer(grouped, cursor)
             if not after or shard not in self.ownership.tokens:
-                return
+                break
+        state.page = after
 
 
 # A fresh offer comes from the very call that made the task ready: no pool can have seen it, nor let it go.

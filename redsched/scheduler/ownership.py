@@ -47,9 +47,9 @@ class Ownership:
     _doubtful: set[int] = field(default_factory=set)  # asked for, and the reply was lost: perhaps ours
 
     def beat(self) -> Beat:
-        """Renew the lease; at every second beat look around and move towards the fair share of shards."""
+        """Renew the lease, look around and move towards the fair share of shards; alone, only at every second beat."""
         self._beats += 1
-        look = self._beats % 2 == 1 or not self.tokens
+        look = self._beats % 2 == 1 or len(self.live) > 1 or not self.tokens
         beat = self.store.control.beat(self.name, self.store.settings.lease_ms, look=look)
         if look:
             self._note(beat)
