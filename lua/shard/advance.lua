@@ -3,7 +3,8 @@
 -- keys: owner meta inbox timers prefix
 -- args: token limit ...
 -- The rest of args: attempt ids that their pools have taken since the last call (they become `queued`).
--- returns: {applied, 1 if the inbox holds more, next timer (ms) or 0, runs in the outbox, offers, ended, stops, next slot (ms) or 0}
+-- returns: {applied, 1 if the inbox holds more, next timer (ms) or 0, runs in the outbox, offers, ended, stops, next slot (ms) or 0,
+--   when to look at a backfill (ms) or -1}
 --   offers {attempt id, pool, slots, priority, group, weight, payload, …} · ended {dag/run, state, ms, …} · stops {pool/attempt id, …}
 -- errors: FENCED
 -- cost: O(entries + their direct downstream), at most `limit` entries and 1000 steps a call (~10 ms)
@@ -192,4 +193,5 @@ run.finish()
 local first = redis.call('ZRANGE', timers, 0, 0, 'WITHSCORES')
 local more = (#entries == tonumber(limit) or applied < #entries) and 1 or 0
 return { applied, more, first[2] or '0', redis.call('ZCARD', prefix .. 'outbox'), run.offers, run.ended, redis.call('SRANDMEMBER', prefix .. 'stops', 100),
-  redis.call('ZRANGE', prefix .. 'slots', 0, 0, 'WITHSCORES')[2] or '0' }
+  redis.call('ZRANGE', prefix .. 'slots', 0, 0, 'WITHSCORES')[2] or '0',
+  redis.call('ZRANGE', prefix .. 'backfill_look', 0, 0, 'WITHSCORES')[2] or '-1' }

@@ -22,7 +22,11 @@ for i = 1, #fields, 2 do
     redis.call('UNLINK', prefix .. 'plan:' .. dag .. ':' .. string.match(fields[i + 1], '^(%w+)'))
   end
 end
-for _, kind in ipairs({ 'dag', 'runs', 'dates', 'queue', 'active', 'busy', 'parked', 'packed', 'skips' }) do
+for _, id in ipairs(redis.call('ZRANGE', prefix .. 'backfills:' .. dag, 0, -1)) do
+  redis.call('UNLINK', prefix .. 'backfill:' .. dag .. ':' .. id, prefix .. 'backfill_runs:' .. dag .. ':' .. id)
+  redis.call('ZREM', prefix .. 'backfill_look', dag .. '/' .. id)
+end
+for _, kind in ipairs({ 'dag', 'runs', 'dates', 'queue', 'active', 'busy', 'parked', 'packed', 'skips', 'backfills' }) do
   redis.call('UNLINK', prefix .. kind .. ':' .. dag)
 end
 redis.call('SREM', prefix .. 'dags', dag)

@@ -42,6 +42,15 @@ class Due(NamedTuple):
     active: int
 
 
+class DueBackfill(NamedTuple):
+    """A backfill that may go on, with how many runs it may have more, and its hash."""
+
+    dag: str
+    id: str
+    room: int
+    fields: dict[str, str]
+
+
 class Firing(NamedTuple):
     """What becomes of a DAG's due slots: runs (ms, run id) and records (ms, reason), and where it goes on."""
 
@@ -55,7 +64,7 @@ class Firing(NamedTuple):
 
 
 class Advance(NamedTuple):
-    """What one call of `advance` did and found. `next_timer`, `next_slot` are ms since the epoch, 0 for none."""
+    """What one call of `advance` did and found. Times are ms since the epoch, 0 for none; `next_backfill` -1 for none."""
 
     applied: int
     more: bool
@@ -65,6 +74,7 @@ class Advance(NamedTuple):
     ended: list[Ended]
     stops: list[str]
     next_slot: int
+    next_backfill: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +131,7 @@ class ShardStore:
 
     @staticmethod
     def advance_answer(reply: Any) -> Advance:
-        applied, more, timer, outbox, offers, ended, stops, slot = reply
+        applied, more, timer, outbox, offers, ended, stops, slot, backfill = reply
         text = [x.decode() for x in ended]
         return Advance(
             applied,
@@ -132,6 +142,7 @@ class ShardStore:
             [Ended(text[i], text[i + 1], int(text[i + 2])) for i in range(0, len(text), 3)],
             [x.decode() for x in stops],
             int(float(slot)),
+            int(float(backfill)),
         )
 
     def due(self, shard: int, token: str, limit: int) -> tuple[int, int, list[Due]]:
@@ -158,6 +169,30 @@ class ShardStore:
         text = [x.decode() for x in ended]
         gone = [Ended(text[i], text[i + 1], int(text[i + 2])) for i in range(0, len(text), 3)]
         return created, offers_of(offers), gone, int(float(look))
+
+    def backfill_due(self, shard: int, token: str, limit: int) -> list[DueBackfill]:
+        flat = self._call("backfill_due", shard, "owner meta prefix", token, limit)
+        return [
+            DueBackfill(flat[i].decode(), flat[i + 1].decode(), int(flat[i + 2]), codec.text_map(flat[i + 3]))
+            for i in range(0, len(flat), 4)
+        ]
+
+    def backfill_step(
+        self,
+        shard: int,
+        token: str,
+        due: DueBackfill,
+        cursor: int | None,
+        look: int,
+        runs: Sequence[tuple[int, str]],
+    ) -> tuple[bool, list[Offer], list[tuple[int, str, str]]]:
+        """(whether it was done, offers, dates that had a run: (ms, run id, its state))."""
+        flat = [x for ms, run in runs for x in (ms, run)]
+        args = (due.dag, due.id, due.fields.get("cursor", ""), "" if cursor is None else cursor, look, *flat)
+        word, offers, existing = self._call("backfill_step", shard, "owner meta inbox prefix", token, *args)
+        text = [x.decode() for x in existing]
+        found = [(int(text[i]), text[i + 1], text[i + 2]) for i in range(0, len(text), 3)]
+        return word == b"OK", offers_of(offers), found
 
     def ready(
         self, shard: int, token: str, after: str = "", limit: int = 100
@@ -543,6 +578,33 @@ class ShardStore:
             key = f"{self.prefix(dag)}runs:{dag}"
             found = self._store.client.zrevrange(key, offset, offset + limit - 1)
         return [x.decode() for x in found]
+
+    def backfill_start(
+        self, dag: str, ident: str, first: int, last: int, fields: dict[str, str]
+    ) -> tuple[bool, str]:
+        """(True, its id) or (False, the id of an active one whose range overlaps)."""
+        flat = [x for pair in fields.items() for x in pair]
+        word, found = self._call(
+            "backfill_start", self.of(dag), "prefix inbox", dag, ident, first, last, *flat
+        )
+        return word == b"OK", found.decode()
+
+    def backfill_state(self, dag: str, ident: str, state: str) -> tuple[bool, str]:
+        """(whether that changed it, its state)."""
+        word, now = self._call("backfill_state", self.of(dag), "prefix inbox", dag, ident, state)
+        return word == b"OK", now.decode()
+
+    def backfill(self, dag: str, ident: str) -> tuple[dict[str, str], list[str]]:
+        """Its hash and its active runs. Raises NotFound."""
+        prefix = self.prefix(dag)
+        with self._store.translate():
+            pipe = self._store.client.pipeline(transaction=False)
+            pipe.hgetall(f"{prefix}backfill:{dag}:{ident}")
+            pipe.smembers(f"{prefix}backfill_runs:{dag}:{ident}")
+            fields, runs = pipe.execute()
+        if not fields:
+            raise NotFound(f"backfill {ident!r} does not exist")
+        return codec.text_map(fields), sorted(r.decode() for r in runs)
 
     def skips(self, dag: str, limit: int) -> list[tuple[int, str]]:
         """(slot in ms, reason) of slots that became no run, the newest first."""

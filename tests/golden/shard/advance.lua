@@ -11,7 +11,8 @@ local limit = ARGV[2]
 -- keys: owner meta inbox timers prefix
 -- args: token limit ...
 -- The rest of args: attempt ids that their pools have taken since the last call (they become `queued`).
--- returns: {applied, 1 if the inbox holds more, next timer (ms) or 0, runs in the outbox, offers, ended, stops, next slot (ms) or 0}
+-- returns: {applied, 1 if the inbox holds more, next timer (ms) or 0, runs in the outbox, offers, ended, stops, next slot (ms) or 0,
+--   when to look at a backfill (ms) or -1}
 --   offers {attempt id, pool, slots, priority, group, weight, payload, …} · ended {dag/run, state, ms, …} · stops {pool/attempt id, …}
 -- errors: FENCED
 -- cost: O(entries + their direct downstream), at most `limit` entries and 1000 steps a call (~10 ms)
@@ -425,11 +426,22 @@ function run.end_as(r, state)
   redis.call('ZREM', run.prefix .. 'queued_runs', d.id .. '/' .. r.id)
   redis.call('ZREM', run.prefix .. 'running_runs', d.id .. '/' .. r.id)
   redis.call('ZADD', run.prefix .. 'ended', run.now, d.name .. '/' .. r.id)
+  if r.kind == 'backfill' then run.leave_backfill(r, state) end
   local e = run.ended
   e[#e + 1] = d.id .. '/' .. r.id
   e[#e + 1] = state
   e[#e + 1] = string.format('%d', run.now - (tonumber(redis.call('HGET', r.key, 'started')) or run.now))
   run.start_next(d)
+end
+
+-- A run of a backfill makes room for its next one.
+function run.leave_backfill(r, state)
+  local id = redis.call('HGET', r.key, 'backfill')
+  if not id then return end
+  local key = run.key('backfill', r.dag.id, id)
+  if redis.call('SREM', run.key('backfill_runs', r.dag.id, id), r.id) == 0 then return end
+  redis.call('HINCRBY', key, state, 1)
+  if redis.call('HGET', key, 'state') == 'running' then redis.call('ZADD', run.prefix .. 'backfill_look', 0, r.dag.id .. '/' .. id) end
 end
 
 -- One downstream task hears that an upstream settled.
@@ -909,4 +921,5 @@ run.finish()
 local first = redis.call('ZRANGE', timers, 0, 0, 'WITHSCORES')
 local more = (#entries == tonumber(limit) or applied < #entries) and 1 or 0
 return { applied, more, first[2] or '0', redis.call('ZCARD', prefix .. 'outbox'), run.offers, run.ended, redis.call('SRANDMEMBER', prefix .. 'stops', 100),
-  redis.call('ZRANGE', prefix .. 'slots', 0, 0, 'WITHSCORES')[2] or '0' }
+  redis.call('ZRANGE', prefix .. 'slots', 0, 0, 'WITHSCORES')[2] or '0',
+  redis.call('ZRANGE', prefix .. 'backfill_look', 0, 0, 'WITHSCORES')[2] or '-1' }

@@ -423,11 +423,22 @@ function run.end_as(r, state)
   redis.call('ZREM', run.prefix .. 'queued_runs', d.id .. '/' .. r.id)
   redis.call('ZREM', run.prefix .. 'running_runs', d.id .. '/' .. r.id)
   redis.call('ZADD', run.prefix .. 'ended', run.now, d.name .. '/' .. r.id)
+  if r.kind == 'backfill' then run.leave_backfill(r, state) end
   local e = run.ended
   e[#e + 1] = d.id .. '/' .. r.id
   e[#e + 1] = state
   e[#e + 1] = string.format('%d', run.now - (tonumber(redis.call('HGET', r.key, 'started')) or run.now))
   run.start_next(d)
+end
+
+-- A run of a backfill makes room for its next one.
+function run.leave_backfill(r, state)
+  local id = redis.call('HGET', r.key, 'backfill')
+  if not id then return end
+  local key = run.key('backfill', r.dag.id, id)
+  if redis.call('SREM', run.key('backfill_runs', r.dag.id, id), r.id) == 0 then return end
+  redis.call('HINCRBY', key, state, 1)
+  if redis.call('HGET', key, 'state') == 'running' then redis.call('ZADD', run.prefix .. 'backfill_look', 0, r.dag.id .. '/' .. id) end
 end
 
 -- One downstream task hears that an upstream settled.

@@ -1,0 +1,58 @@
+#!lua
+local owner = KEYS[1]
+local meta = KEYS[2]
+local prefix = KEYS[3]
+local token = ARGV[1]
+local limit = ARGV[2]
+-- backfill_due: backfills that may have something to do now, with how much room they have.
+-- cell: shard
+-- keys: owner meta prefix
+-- args: token limit
+-- returns: {dag, id, room, fields of its hash as a list, …}
+-- errors: FENCED
+-- cost: O(limit)
+-- The only clock that decides anything shared: Redis' own, in whole milliseconds (numbers over 2^53 would be rounded).
+local clock = {}
+
+function clock.now()
+  local t = redis.call('TIME')
+  return t[1] * 1000 + math.floor(t[2] / 1000)
+end
+
+-- The instant at which a stream entry was appended, from its id.
+function clock.of_entry(id)
+  return tonumber(string.match(id, '^(%d+)'))
+end
+
+-- Who may write in a shard. `owner` holds "scheduler:fence"; the fence counter has no expiry, so it outlives every owner.
+-- An owner's time limit is its one heartbeat in the control cell; here only identity counts.
+local lease = {}
+
+-- The refusal that every scheduler script begins with: nil if the caller owns the shard.
+function lease.refused(owner, meta, token)
+  local current = redis.call('GET', owner)
+  if current == token then return nil end
+  redis.call('HINCRBY', meta, 'refused', 1)
+  return redis.error_reply('FENCED ' .. token .. ' is not the owner; ' .. (current or 'nobody') .. ' is')
+end
+
+local refused = lease.refused(owner, meta, token)
+if refused then return refused end
+local answer = {}
+for _, member in ipairs(redis.call('ZRANGEBYSCORE', prefix .. 'backfill_look', '-inf', clock.now(), 'LIMIT', 0, limit)) do
+  local dag, id = string.match(member, '^([^/]+)/(.+)$')
+  local fields = redis.call('HGETALL', prefix .. 'backfill:' .. dag .. ':' .. id)
+  if #fields == 0 then
+    redis.call('ZREM', prefix .. 'backfill_look', member)
+  else
+    local max = tonumber(redis.call('HGET', prefix .. 'backfill:' .. dag .. ':' .. id, 'max_active')) or 1
+    local d = redis.call('HMGET', prefix .. 'dag:' .. dag, 'max_active_runs', 'paused')
+    local room = max - redis.call('SCARD', prefix .. 'backfill_runs:' .. dag .. ':' .. id)
+    -- What is scheduled goes first: a backfill takes no place that a queued run waits for.
+    if redis.call('ZCARD', prefix .. 'queue:' .. dag) > 0 or d[2] == '1' then room = 0 end
+    room = math.min(room, (tonumber(d[1]) or 0) - redis.call('SCARD', prefix .. 'active:' .. dag))
+    local i = #answer
+    answer[i + 1], answer[i + 2], answer[i + 3], answer[i + 4] = dag, id, math.max(0, room), fields
+  end
+end
+return answer
