@@ -20,12 +20,13 @@ from redsched.keys import dated_run_id
 from redsched.settings import Settings, load_settings
 from redsched.states import ENDED, SETTLED
 from redsched.store import Store
-from redsched.store.codec import RunRecord, TaskRecord, Try, decode_record
+from redsched.store.codec import RunRecord, TaskRecord, Try
 from redsched.store.pool import DEFAULT_POOL
 
 if TYPE_CHECKING:
     from redsched.definition.model import DagSpec
     from redsched.edit import Edit, Graph, Now
+    from redsched.editing import Edited
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -236,8 +237,10 @@ class Client:
                 return {"dag": dag, "runs_deleted": gone, "stopped": stopped}
 
     def _forget(self, dag: str, run: str) -> int:
+        from redsched.editing import thawed
+
         stopped = 0
-        self._thawed(dag, run)
+        thawed(self.store, dag, run, self._say)
         try:
             stopped = self._say(self.store.shard.cancel_run, dag, run)[2]
             if stopped:
@@ -439,8 +442,10 @@ class Client:
     def cancel(self, dag: str, run: str) -> dict[str, Any]:
         """Nothing of the run starts any more; what runs is stopped. Raises Conflict if it has ended."""
         run = self._resolve(dag, run)
+        from redsched.editing import thawed
+
         self._record(dag, run)
-        self._thawed(dag, run)
+        thawed(self.store, dag, run, self._say)
         changed, state, stopped = self._say(self.store.shard.cancel_run, dag, run)
         if not changed and state != "cancelled":
             raise Conflict(f"run {run} of DAG {dag} has ended already")
@@ -472,14 +477,15 @@ class Client:
             )
             return plan_clear(graph, now, named)
 
-        edit, names, state, stopped, version = self._edit(dag, run, plan, dry_run)
+        run = self._resolve(dag, run)
+        done = self._edit(dag, run, plan, dry_run)
         return {
             "dag": dag,
-            "run": self._resolve(dag, run),
-            "version": version,
-            "cleared": [names[i] for i in edit.cleared],
-            "run_state": state,
-            "stopped": stopped,
+            "run": run,
+            "version": done.version,
+            "cleared": [done.names[i] for i in done.edit.cleared],
+            "run_state": done.run_state,
+            "stopped": done.stopped,
         }
 
     def runs_between(self, dag: str, first_ms: int, last_ms: int) -> list[str]:
@@ -500,15 +506,15 @@ class Client:
             left = [i for i, s in enumerate(now.states) if s not in ("success", "skipped")]
             return plan_mark(graph, now, dict.fromkeys(left, state))
 
-        edit, names, run_state, stopped, _ = self._edit(dag, run, plan, False)
-        marked = [names[i] for i, change in edit.changes.items() if change.startswith("mark:")]
+        run = self._resolve(dag, run)
+        done = self._edit(dag, run, plan, False)
         return {
             "dag": dag,
-            "run": self._resolve(dag, run),
-            "marked": marked,
-            "reopened": [names[i] for i in edit.cleared],
-            "run_state": run_state,
-            "stopped": stopped,
+            "run": run,
+            "marked": [done.names[i] for i, c in done.edit.changes.items() if c.startswith("mark:")],
+            "reopened": [done.names[i] for i in done.edit.cleared],
+            "run_state": done.run_state,
+            "stopped": done.stopped,
         }
 
     @staticmethod
@@ -521,63 +527,11 @@ class Client:
                 raise NotFound(f"DAG {dag!r} has no task {task!r}{hint}")
         return [index[t] for t in tasks]
 
-    def _edit(
-        self, dag: str, run: str, plan: Callable[[Graph, Now], Edit], dry_run: bool
-    ) -> tuple[Edit, tuple[str, ...], str, int, int]:
-        """Plan from what the run is now, and carry it out if that is still so; else look again."""
-        from redsched.edit import Graph, Now
+    def _edit(self, dag: str, run: str, plan: Callable[[Graph, Now], Edit], dry_run: bool) -> Edited:
+        from redsched.editing import edit_run
 
-        run = self._resolve(dag, run)
-        for again in range(200):
-            nonce = secrets.token_hex(6)
-            record = self._record(dag, run)
-            spec, listed = self._plan(dag, record.digest)
-            graph = Graph.of(spec, listed)
-            tasks = [decode_record(record.tasks.get(i)) for i in range(len(listed))]
-            now = Now(
-                states=tuple(t.state for t in tasks),
-                by_rule=tuple(t.attempt == 0 and not record.marked(i) for i, t in enumerate(tasks)),
-                not_chosen={i: c for i in range(len(tasks)) if (c := record.not_chosen(i))},
-                fresh=record.state in ("queued", "cancelled"),
-            )
-            edit = plan(graph, now)
-            if dry_run or not edit.changes:
-                running = sum(
-                    t.state in ("ready", "queued", "running")
-                    for i, t in enumerate(tasks)
-                    if i in edit.changes
-                )
-                return edit, graph.names, self._edited_state(dag, record, edit), running, record.version
-            seen = f"{record.state}/{record.left}/{record.edits}"
-            word, state, stopped = self._say(self.store.shard.edit_run, dag, run, seen, nonce, edit.changes)
-            if word == "STAGED":
-                word, state = "OK", self._thawed(dag, run)
-            if word == "OK":
-                self._say(self.store.shard.revoke_stops, self.store.shard.of(dag))
-                return edit, graph.names, state, stopped, record.version
-            if word == "PACKED":
-                self._say(self.store.shard.unpack_run, dag, run)
-            else:
-                time.sleep(min(0.05, 0.001 * again))
-        raise Conflict(f"run {run} of DAG {dag} changes too fast to be edited; try again")
-
-    def _thawed(self, dag: str, run: str) -> str:
-        """The run's state when its owner has carried out a big edit; `running` if no owner does within the patience."""
-        end, pause = time.monotonic() + PATIENCE_S, 0.005
-        while time.monotonic() < end:
-            frozen, state = self._say(self.store.shard.frozen, dag, run)
-            if not frozen:
-                return state
-            time.sleep(pause)
-            pause = min(0.1, pause * 1.5)
-        return "running"
-
-    def _edited_state(self, dag: str, record: RunRecord, edit: Edit) -> str:
-        if not edit.changes or (edit.run_state == "running" and record.state in ("running", "queued")):
-            return record.state
-        if edit.run_state == "running":
-            return "running" if self._say(self.store.shard.room, dag) else "queued"
-        return "ended"
+        self._record(dag, run)
+        return edit_run(self.store, dag, run, plan, dry_run=dry_run, say=self._say)
 
     def explain(self, dag: str, run: str, task: str | None = None) -> list[dict[str, Any]]:
         """Why tasks are not running: for each, what it waits for, and whether that clears by itself."""

@@ -64,6 +64,7 @@ MAY: dict[str, set[str]] = {
     "graph": PURE,
     "keys": PURE,
     "edit": PURE | {"rules"},
+    "editing": PURE | {"edit", "store"},
     "replay": PURE | {"rules", "edit"},
     "context": PURE | {"definition"},
     "definition": PURE | {"rules", "retry", "graph", "context"},
@@ -71,9 +72,10 @@ MAY: dict[str, set[str]] = {
     "settings": PURE | {"embedded"},
     "store": PURE | {"keys", "settings"},
     "doctor": PURE | {"settings", "store"},
-    "scheduler": PURE | {"keys", "settings", "store", "doctor", "schedule"},
+    "scheduler": PURE | {"keys", "settings", "store", "doctor", "schedule", "edit", "editing"},
     "worker": PURE | {"keys", "settings", "store", "definition", "context"},
-    "client": PURE | {"keys", "settings", "store", "definition", "rules", "edit", "replay"},
+    "client": PURE | {"keys", "settings", "store", "definition", "rules", "edit", "editing"}
+    | {"replay", "schedule"},
     "cli": PURE
     | {"client", "scheduler", "worker", "doctor", "embedded", "settings"}
     | {"definition", "graph"},

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from redsched.errors import Fenced
+from redsched.scheduler.backfill import Backfills
 from redsched.scheduler.calendar import Calendar
 from redsched.scheduler.ownership import Ownership, fence
 from redsched.store import Store
@@ -40,7 +41,11 @@ class ShardState:
     next_slot: int = 0
     page: str = ""  # where the slow re-offering of what pools did not take goes on
 
+    next_backfill: int = -1
+
     def is_due(self, redis_now: int) -> bool:
+        if 0 <= self.next_backfill <= redis_now:
+            return True
         return 0 < self.next_timer <= redis_now or 0 < self.next_slot <= redis_now
 
 
@@ -52,6 +57,7 @@ class Dispatch:
         self.ownership = ownership
         self.states: dict[int, ShardState] = {}
         self.calendar = Calendar(store)
+        self.backfills = Backfills(store)
         self._known_pools: set[str] = set()
 
     def state(self, shard: int) -> ShardState:
@@ -78,7 +84,9 @@ class Dispatch:
 
     def next_timer(self) -> int:
         """When the next timer or slot is due, 0 for none."""
-        times = (t for s in self.states.values() for t in (s.next_timer, s.next_slot) if t)
+        times = (
+            t for s in self.states.values() for t in (s.next_timer, s.next_slot, s.next_backfill) if t > 0
+        )
         return min(times, default=0)
 
     def pump(self, shards: Iterable[int], redis_now: int = 0) -> list[Ended]:
@@ -96,6 +104,8 @@ class Dispatch:
                 self._stop(shard, done.stops)
             if 0 < done.next_slot <= redis_now:
                 ended += self._fire(shard, offers)
+            if 0 <= done.next_backfill <= redis_now:
+                self._backfill(shard, offers, redis_now)
         self._offer(offers, "")
         for shard in [s for s, x in self.states.items() if x.recover and not x.more]:
             self._recover(shard)
@@ -118,7 +128,7 @@ class Dispatch:
             answer = ShardStore.advance_answer(reply)
             state = self.state(shard)
             state.more, state.next_timer, state.outbox = answer.more, answer.next_timer, answer.outbox
-            state.next_slot = answer.next_slot
+            state.next_slot, state.next_backfill = answer.next_slot, answer.next_backfill
             done.append((shard, answer))
         return done
 
@@ -165,6 +175,18 @@ class Dispatch:
         for offer in made:
             offers[offer.pool, shard].append(offer)
         return ended
+
+    def _backfill(self, shard: int, offers: dict[tuple[str, int], list[Offer]], now: int) -> None:
+        if shard not in self.ownership.tokens:
+            return
+        try:
+            made = self.backfills.step(shard, self.ownership.tokens[shard], now)
+        except Fenced as refusal:
+            self.ownership.deposed(shard, refusal)
+            self.states.pop(shard, None)
+            return
+        for offer in made:
+            offers[offer.pool, shard].append(offer)
 
     def _stop(self, shard: int, stops: list[str]) -> None:
         self.store.shard.revoke_stops(shard)

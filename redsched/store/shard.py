@@ -194,6 +194,10 @@ class ShardStore:
         found = [(int(text[i]), text[i + 1], text[i + 2]) for i in range(0, len(text), 3)]
         return word == b"OK", offers_of(offers), found
 
+    def backfill_adopt(self, shard: int, token: str, due: DueBackfill, run: str) -> None:
+        """An existing run becomes one of the backfill's."""
+        self._call("backfill_adopt", shard, "owner meta prefix", token, due.dag, due.id, run)
+
     def ready(
         self, shard: int, token: str, after: str = "", limit: int = 100
     ) -> tuple[str, list[Offer], str]:

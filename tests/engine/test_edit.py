@@ -10,6 +10,7 @@ from redsched.errors import NotFound
 from redsched.keys import AttemptId
 from redsched.rules import decide
 from redsched.states import TRIGGER_RULES
+from redsched.store import Store
 from redsched.store.shard import Report
 
 from .harness import Engine
@@ -190,7 +191,9 @@ def test_random_graphs_end_as_the_reference_says_before_and_after_edits(engine: 
     assert engine.client.pool("default")["used"] == 0
 
 
-def test_a_big_edit_is_carried_out_in_slices_while_the_run_is_frozen(engine: Engine) -> None:
+def test_a_big_edit_is_carried_out_in_slices_while_the_run_is_frozen(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Planned at one moment, whatever is reported meanwhile: as if it had happened at once."""
     size = 1800
     tasks: dict[str, dict[str, object]] = {"one": {}}
@@ -206,16 +209,18 @@ def test_a_big_edit_is_carried_out_in_slices_while_the_run_is_frozen(engine: Eng
     nonce = engine.grant(hints)
     engine.store.shard.report(1, [Report(h.attempt_id, "success", 1) for h in hints[:400]])
     engine.step()
-    real = engine.client._thawed
+    from redsched import editing
 
-    def owner_works(dag: str, run: str) -> str:
+    real = editing.thawed
+
+    def owner_works(store: Store, dag: str, run: str, say: editing.Say) -> str:
         """Between the commit and its slices the rest of the worker's reports arrive."""
         engine.store.shard.report(1, [Report(h.attempt_id, "success", 1) for h in hints[400:]])
         engine.store.pool.release(nonce, hints)
         engine.step()
-        return real(dag, run)
+        return real(store, dag, run, say)
 
-    engine.client._thawed = owner_works  # type: ignore[method-assign]
+    monkeypatch.setattr(editing, "thawed", owner_works)
     cleared = engine.client.clear("d", "latest")
     assert len(cleared["cleared"]) == size + 1, "the join has not run yet"
     assert cleared["run_state"] == "running"
