@@ -143,7 +143,7 @@ class Dispatch:
                 where.append((shard, part))
         for (shard, part), reply in zip(where, self.store.scripts.many(calls) if calls else (), strict=True):
             if isinstance(reply, Fenced):
-                self.ownership.deposed(shard, reply)
+                self.ownership.outdated(shard, reply)
                 self.states.pop(shard, None)
             elif isinstance(reply, Exception):
                 raise reply
@@ -198,14 +198,25 @@ class Dispatch:
             return
         state = self.state(shard)
         try:
-            for pool in self.store.pool.names():
-                self.store.pool.offer(pool, shard, fence(token), NOW, [])
+            if not self._show_fence(shard, token):
+                return
             self.reoffer(shard, pages=None)
         except Fenced as refusal:
             self.ownership.deposed(shard, refusal)
             self.states.pop(shard, None)
             return
         state.recover = False
+
+    def _show_fence(self, shard: int, token: str) -> bool:
+        """To every pool, so that an earlier owner can't offer any more; False if one has seen a higher fence."""
+        try:
+            for pool in self.store.pool.names():
+                self.store.pool.offer(pool, shard, fence(token), NOW, [])
+        except Fenced as refusal:
+            self.ownership.outdated(shard, refusal)
+            self.states.pop(shard, None)
+            return False
+        return True
 
     def reoffer(self, shard: int, pages: int | None = PAGES) -> None:
         """Offer the outbox again: all of it as a new owner's recovery, else some pages of what pools did not take."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 
-from redsched.errors import Fenced
 from redsched.store import Store
 
 log = logging.getLogger("redsched.scheduler")
@@ -28,15 +27,12 @@ class Leader:
         """Take back what silent workers held; True if any attempt is under a lease, so that it pays to look again soon.
 
         Losses are reported to their shards before the pools forget them: a crash between does it again.
+        Raises Fenced if a pool has seen a higher fence.
         """
         rested, self.rested = self.rested, False
         leased = False
         for pool in self.store.pool.names():
-            try:
-                held, lost = self.store.pool.reap(pool, fence, rested=rested)
-            except Fenced as refusal:
-                log.warning("leadership lost, fence %d: %s", fence, refusal)
-                return False
+            held, lost = self.store.pool.reap(pool, fence, rested=rested)
             leased |= held > 0
             if lost:
                 self.store.shard.lost(lost)
@@ -46,12 +42,9 @@ class Leader:
         return leased
 
     def tidy(self, fence: int) -> None:
-        """Consumers of workers that are long gone leave their groups."""
+        """Consumers of workers that are long gone leave their groups. Raises Fenced."""
         for pool in self.store.pool.names():
-            try:
-                self.store.pool.tidy(pool, fence, CONSUMER_IDLE_MS)
-            except Fenced:
-                return
+            self.store.pool.tidy(pool, fence, CONSUMER_IDLE_MS)
 
     def retain(self, now: int) -> int:
         """Forget runs beyond each DAG's age and count, a few DAGs a pass; returns how many went."""

@@ -123,11 +123,14 @@ class Scheduler:
 
     def _lead(self, token: int) -> None:
         lease_s = self.store.settings.worker_lease_ms / 1000
-        if self._is_due("reap", lease_s / 2) and self.leader.reap(token):
-            self._due["reap"] -= lease_s * 0.3  # because somebody runs something, and may die
-        if self._is_due("retain", RETAIN_EVERY_S):
-            self.leader.retain(self.redis_now())
-            self.leader.tidy(token)
+        try:
+            if self._is_due("reap", lease_s / 2) and self.leader.reap(token):
+                self._due["reap"] -= lease_s * 0.3  # because somebody runs something, and may die
+            if self._is_due("retain", RETAIN_EVERY_S):
+                self.leader.retain(self.redis_now())
+                self.leader.tidy(token)
+        except Fenced as refusal:
+            self.ownership.resign(refusal)
 
     def _each(self, work: Callable[[int], None], shards: list[int]) -> None:
         for shard in shards:

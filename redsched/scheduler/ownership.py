@@ -117,6 +117,17 @@ class Ownership:
         if token is not None:
             log.warning("shard %d lost, fence %d: %s", shard, fence(token), refusal)
 
+    def outdated(self, shard: int, refusal: Fenced) -> None:
+        """A pool has seen a higher fence: there is a newer owner; or a failover took our fence back, and we need a new one."""
+        log.warning("shard %d given up, a pool refused it: %s", shard, refusal)
+        if shard in self.tokens:
+            self.give_up(shard)
+
+    def resign(self, refusal: Fenced) -> None:
+        log.warning("leadership given up: %s", refusal)
+        self.store.control.resign(self.leader)
+        self.leader = ""
+
     def leave(self) -> None:
         """Hand everything over at once."""
         for shard in list(self.tokens):

@@ -51,6 +51,10 @@ class ControlStore:
     def leave(self, scheduler: str) -> None:
         self._store.scripts.call("control/leave", self._keys("schedulers", "leader"), scheduler)
 
+    def resign(self, token: str) -> None:
+        """Give up leading."""
+        self._store.scripts.call("control/resign", self._keys("leader"), token)
+
     def owners(self) -> dict[int, str]:
         """Shard -> `scheduler:fence`, as last written by owners. Only a directory: the truth is in each shard."""
         with self._store.translate():

@@ -411,6 +411,25 @@ def test_runs_stay_on_their_version(engine: Engine) -> None:
     assert set(engine.states("d")) == {"a", "x", "b"}
 
 
+def test_fences_that_a_failover_took_back_grow_past_what_pools_have_seen(engine: Engine) -> None:
+    engine.register("d", {"a": {}})
+    engine.step()
+    client, control = engine.store.client, engine.store.keys.control
+    meta = engine.store.keys.pool("default") + "meta"
+    engine.client.set_pool("default", 8)
+    shard = engine.store.shard.of("d")
+    client.hset(meta, mapping={f"fence:shard{shard}": 4, "fence:leader": 3})
+    engine.client.trigger("d")
+    for _ in range(8):
+        engine.scheduler._due.clear()
+        engine.step()
+        engine.work()
+    engine.step()
+    assert engine.client.run("d", "latest")["state"] == "success"
+    assert int(client.get(engine.store.keys.shard(shard) + "fence")) >= 4
+    assert int(client.get(control + "leader_fence")) >= 3
+
+
 def test_schedulers_share_the_shards_and_take_over(engine: Engine) -> None:
     one, two = engine.scheduler, engine.new_scheduler("two")
     engine.step()
