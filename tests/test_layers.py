@@ -63,6 +63,7 @@ MAY: dict[str, set[str]] = {
     "retry": PURE,
     "graph": PURE,
     "keys": PURE,
+    "schedule": PURE | {"definition"},
     "edit": PURE | {"rules"},
     "editing": PURE | {"edit", "store"},
     "replay": PURE | {"rules", "edit"},
@@ -74,11 +75,12 @@ MAY: dict[str, set[str]] = {
     "doctor": PURE | {"settings", "store"},
     "scheduler": PURE | {"keys", "settings", "store", "doctor", "schedule", "edit", "editing"},
     "worker": PURE | {"keys", "settings", "store", "definition", "context"},
-    "client": PURE | {"keys", "settings", "store", "definition", "rules", "edit", "editing"}
+    "client": PURE
+    | {"keys", "settings", "store", "definition", "rules", "edit", "editing"}
     | {"replay", "schedule"},
     "cli": PURE
     | {"client", "scheduler", "worker", "doctor", "embedded", "settings"}
-    | {"definition", "graph"},
+    | {"definition", "graph", "schedule"},
     "": PURE | {"context", "client", "definition"},  # redsched itself: the public names
     "__main__": {"cli"},
 }

@@ -1,7 +1,7 @@
-"""Is this cron expression one that redsched takes, and can it ever fire?
+"""Is this cron expression one that redsched takes, can it ever fire, and what stands in its fields?
 
-Looks at the text only; the fire times themselves are computed elsewhere. A refusal names the field,
-what stands in it, and what to write.
+Looks at the text only; the fire times themselves are computed in `redsched.schedule`. A refusal names the
+field, what stands in it, and what to write.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 from redsched.errors import DefinitionError
 
@@ -41,7 +41,10 @@ _LONGEST: Final = (
     31,
 )  # days of each month, leap years counted
 _ITEM: Final = re.compile(r"(\*|[0-9A-Z]+)(?:-([0-9A-Z]+))?(?:/([0-9]+))?")
-_NTH_DAY: Final = re.compile(r"L([0-9A-Z]+)|([0-9A-Z]+)#(?:[1-5]|L)")  # L5: the last Friday; 5#3: the third
+_NTH_DAY: Final = re.compile(
+    r"L([0-9A-Z]+)|([0-9A-Z]+)#([1-5]|L)"
+)  # L5, 5#L: the last Friday; 5#3: the third
+LAST: Final = 0  # among the numbers of `5#3`: the last one
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,24 @@ class _Field:
     low: int
     high: int
     words: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """What the five fields stand for. Sunday is 0; `nth` holds pairs of a weekday and its `#` numbers.
+
+    `either`: a day matches if one day field does, else both must. `wildcard`: the minute or hour begins with `*`.
+    """
+
+    minutes: tuple[int, ...]
+    hours: tuple[int, ...]
+    days: tuple[int, ...]
+    last_day: bool
+    months: tuple[int, ...]
+    weekdays: tuple[int, ...]
+    nth: tuple[tuple[int, tuple[int, ...]], ...]
+    either: bool
+    wildcard: bool
 
 
 _FIELDS: Final = (
@@ -73,11 +94,82 @@ def check_schedule(expression: str) -> str:
     # Because with a restricted weekday either day field is enough, only `* weekday` needs a real date.
     if fields[4].startswith("*") and not any(day <= _LONGEST[month] for day in days for month in months):
         raise DefinitionError(f"{expression!r} can never fire: no such day in any of its months")
-    from croniter import croniter  # type: ignore[import-untyped]  # its stubs are a package of their own
-
-    if not croniter.is_valid(" ".join(fields)):
-        raise DefinitionError(f"{expression!r} is no cron expression; write e.g. '0 2 * * *'")
+    _check_nth(expression, fields[2], fields[4].upper(), days, months)
+    _expanded(expression, fields)
     return " ".join(fields)
+
+
+@lru_cache(maxsize=4_096)
+def read_fields(expression: str) -> Fields:
+    """The numbers that the fields stand for, as croniter reads them. Raises DefinitionError."""
+    texts = check_schedule(expression).split()
+    (minutes, hours, days, months, weekdays), nth = _expanded(expression, texts)
+    return Fields(
+        minutes=_numbers(minutes, range(60)),
+        hours=_numbers(hours, range(24)),
+        days=_numbers(days, range(1, 32)),
+        last_day="l" in days,
+        months=_numbers(months, range(1, 13)),
+        weekdays=_numbers(weekdays, range(7)),
+        nth=tuple(
+            (day, tuple(sorted(LAST if n == "l" else n for n in numbers)))
+            for day, numbers in sorted(nth.items())
+        ),
+        either=day_fields_are_either(" ".join(texts)),
+        wildcard=texts[0].startswith("*") or texts[1].startswith("*"),
+    )
+
+
+def _expanded(expression: str, fields: list[str]) -> Any:
+    """croniter's reading: a list a field, and the `#` numbers of each weekday."""
+    from croniter import CroniterError, croniter  # type: ignore[import-untyped]  # its stubs are apart
+
+    plain = (
+        ",".join(_unmistakable(field, item) for item in text.upper().split(","))
+        for field, text in zip(_FIELDS, fields, strict=True)
+    )
+    try:
+        return croniter.expand(" ".join(plain))
+    except CroniterError:
+        raise DefinitionError(f"{expression!r} is no cron expression; write e.g. '0 2 * * *'") from None
+
+
+def _unmistakable(field: _Field, item: str) -> str:
+    """The item in a form that croniter can't misread: it takes `5-5` and `7/1` for every value."""
+    if nth := _NTH_DAY.fullmatch(item):
+        last, day, number = nth.groups()
+        last = day if number == "L" else last
+        return f"L{_number(field, last)}" if last else f"{_number(field, day)}#{number}"
+    parts = _ITEM.fullmatch(item)
+    if item == "L" or not parts or parts[1] == "*":
+        return item
+    low, high = _range(field, parts[1], parts[2], stepped=parts[3] is not None)
+    return str(low) if low == high else f"{low}-{high}/{parts[3] or 1}"
+
+
+def _numbers(found: list[int | str], every: range) -> tuple[int, ...]:
+    return tuple(every if "*" in found else sorted(n for n in found if isinstance(n, int)))
+
+
+def _check_nth(expression: str, days: str, weekdays: str, numbers: set[int], months: set[int]) -> None:
+    """`5#3` stands alone or among its kind; and `*/30` with it must have a day in common."""
+    items = weekdays.split(",")
+    found = [nth for item in items if (nth := _NTH_DAY.fullmatch(item))]
+    if not found:
+        return
+    if len(found) < len(items):
+        raise DefinitionError(
+            f"{expression!r}: the day of week field mixes plain days with # or L; write all five, e.g. 1#1,1#2,…"
+        )
+    if not days.startswith("*"):
+        return  # because either day field is enough
+    lengths = [_LONGEST[month] for month in months]
+    for nth in found:
+        last = nth[1] or nth[3] == "L"
+        spans = [(n - 6, n) if last else (7 * int(nth[3]) - 6, min(n, 7 * int(nth[3]))) for n in lengths]
+        if any(low <= day <= high for low, high in spans for day in numbers):
+            return
+    raise DefinitionError(f"{expression!r} can never fire: its day fields have no day in common")
 
 
 def day_fields_are_either(expression: str) -> bool:
