@@ -17,7 +17,7 @@ from redsched.store.control import Beat
 
 log = logging.getLogger("redsched.scheduler")
 
-# How often (in beats) to look for shards that others believe to be ours: after a failover we may have forgotten them.
+# How often (in beats) to compare with what others believe: after a failover we may have forgotten shards, or been so.
 RECONCILE_BEATS = 10
 
 
@@ -44,6 +44,10 @@ class Ownership:
     live: tuple[str, ...] = ()
     leader: str = ""
     _beats: int = 0
+    _renewed: int = 0  # when, by Redis' clock
+    _overslept: bool = (
+        False  # the lease had run out before it was renewed: others may have taken what we call ours
+    )
     _doubtful: set[int] = field(default_factory=set)  # asked for, and the reply was lost: perhaps ours
 
     def beat(self) -> Beat:
@@ -51,6 +55,8 @@ class Ownership:
         self._beats += 1
         look = self._beats % 2 == 1 or len(self.live) > 1 or not self.tokens
         beat = self.store.control.beat(self.name, self.store.settings.lease_ms, look=look)
+        self._overslept |= 0 < self._renewed < beat.now - self.store.settings.lease_ms
+        self._renewed = beat.now
         if look:
             self._note(beat)
             self._balance()
@@ -66,9 +72,8 @@ class Ownership:
 
     def _balance(self) -> None:
         """Give up what is beyond the fair share, take what is free up to it."""
-        if self._beats % RECONCILE_BEATS == 1:
-            owners = self.store.control.owners()
-            self._doubtful |= {s for s, t in owners.items() if holder(t) == self.name} - set(self.tokens)
+        if (self._overslept or self._beats % RECONCILE_BEATS == 1) and self._reconcile():
+            return  # what is remembered of those shards has to go before they may be ours again
         for shard in sorted(self._doubtful):
             self._take(shard, "")
         share = fair_share(self.store.shards, len(self.live))
@@ -76,6 +81,26 @@ class Ownership:
             self.give_up(shard)
         if len(self.tokens) < share:
             self._take_free(share)
+
+    def _reconcile(self) -> bool:
+        """Ask, from the next beat on, for shards that others believe to be ours; and drop those that they don't: whoever
+        believes to own what it does not takes nothing else, and if all do so, shards are nobody's. True if any was dropped.
+        """
+        owners = self.store.control.owners()
+        self._overslept = False
+        wrong = {s for s, t in self.tokens.items() if owners.get(s) != t}
+        for shard in wrong:
+            self.deposed(
+                shard, Fenced(f"others believe it to be {holder(owners.get(shard, '')) or 'nobody'}'s")
+            )
+        self._doubtful |= wrong | {s for s, t in owners.items() if holder(t) == self.name} - set(self.tokens)
+        return bool(wrong)
+
+    def _gone(self, name: str) -> bool:
+        """Whether a shard's owner has no lease; asked after it was seen there, because one that has just come is in no older list."""
+        if name and name not in self.live:
+            self._note(self.store.control.beat(self.name, self.store.settings.lease_ms))
+        return name not in self.live
 
     def leads(self) -> bool:
         return holder(self.leader) == self.name
@@ -88,13 +113,13 @@ class Ownership:
             if len(self.tokens) >= share:
                 return
             there = holder(owners.get(shard, ""))
-            if shard not in self.tokens and there not in self.live:
+            if shard not in self.tokens and self._gone(there):
                 self._take(shard, there)
 
     def _take(self, shard: int, expected: str) -> None:
         self._doubtful.add(shard)
         mine, token = self.store.shard.acquire(shard, self.name, expected)
-        if not mine and holder(token) not in self.live:
+        if not mine and self._gone(holder(token)):
             mine, token = self.store.shard.acquire(shard, self.name, holder(token))
         self._doubtful.discard(shard)
         if mine:
