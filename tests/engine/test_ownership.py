@@ -50,8 +50,9 @@ def test_a_wrong_belief_is_found_without_a_write(engine: Engine) -> None:
     two = [engine.scheduler, engine.new_scheduler("two")]
     settled(engine, two)
     one = two[0].ownership
-    shard = next(s for s in range(engine.store.shards) if s not in one.tokens)
-    one.tokens[shard] = "one:999"
+    another = next(s for s in range(engine.store.shards) if s not in one.tokens)
+    one.give_up(min(one.tokens))
+    one.tokens[another] = "one:999"  # so that it has its share, and takes nothing
     settled(engine, two, beats=22)
 
 
