@@ -55,6 +55,23 @@ def slowly(seconds):
 def take(given):
     both()
     return given
+
+def fail():
+    say()
+    raise ValueError("as it should be")
+
+def kill_group():
+    say()
+    if context().attempt == 1:
+        os.killpg(0, signal.SIGKILL)
+
+def hold_the_lock(seconds):
+    say()
+    sys.setswitchinterval(600)  # no other thread of this process gets a turn
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
+    say("ended")
 """
 
 
@@ -146,7 +163,7 @@ class Site:
             **{
                 "redis": server.url + query if server else None,
                 "namespace": "f",
-                "shards": 4,
+                "shards": 12,
                 "data": folder / ".redsched",
                 "lease_ms": LEASE_MS,
                 "worker_lease_ms": WORKER_LEASE_MS,
@@ -334,13 +351,10 @@ class Site:
             x for x in self.trail() if x.word != "ended" and task in (None, x.task) and run in (None, x.run)
         ]
 
-    def first(self, task: str, run: str | None = None, count: int = 1) -> Line:
-        """The task's last line, when there are `count` of them."""
-        lines = until(
-            lambda: (x := self.begun(task, run)) and len(x) >= count and x,
-            f"{task} was not begun {count} times",
-        )
-        return lines[-1]
+    def nth(self, count: int, task: str, run: str | None = None) -> Line:
+        """The line of the task's execution number `count`, as soon as it is there."""
+        until(lambda: len(self.begun(task, run)) >= count, f"{task} was not begun {count} times")
+        return self.begun(task, run)[count - 1]
 
 
 def dag20(call: str = "bodies:both") -> dict[str, dict[str, Any]]:
