@@ -10,6 +10,7 @@ import os
 import random
 import time
 import zoneinfo
+from bisect import bisect_left, bisect_right
 from datetime import datetime
 
 import pytest
@@ -51,7 +52,7 @@ def expressions(timezone: str, change: int, rng: random.Random) -> list[str]:
 
 
 def check(cron: str, timezone: str, first: int, last: int) -> None:
-    """In one go, strictly rising, step by step forwards and backwards: always the list of the oracle."""
+    """In one go, strictly rising, step by step forwards and backwards, from bases anywhere: the list of the oracle."""
     right = fire_times(cron, timezone, first, last)
     schedule = Schedule(cron=cron, timezone=timezone)
     found = [ms // 1000 for ms in schedule.between(first * 1000, last * 1000)]
@@ -67,6 +68,16 @@ def check(cron: str, timezone: str, first: int, last: int) -> None:
         walked.append(before // 1000)
         at = before
     assert walked[::-1] == right, (cron, timezone)
+    middle = (first + last) // 2
+    for base in (
+        *range(first, last, 7 * HOUR + 60),
+        *range(middle - 2 * HOUR, middle + 2 * HOUR, 10 * 60 + 1),
+    ):
+        after, before = bisect_right(right, base), bisect_left(right, base)
+        if after < len(right):
+            assert schedule.next_after(base * 1000) == right[after] * 1000, (cron, timezone, base)
+        if before > 0:
+            assert schedule.last_before(base * 1000) == right[before - 1] * 1000, (cron, timezone, base)
 
 
 def sweep(timezone: str, found: list[int], rng: random.Random) -> int:
