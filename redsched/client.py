@@ -16,7 +16,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from redsched.errors import Conflict, DefinitionError, NotFound, RedschedError, Unavailable
-from redsched.keys import dated_run_id
+from redsched.keys import dated_run_id, iso
 from redsched.settings import Settings, load_settings
 from redsched.states import ENDED, SETTLED
 from redsched.store import Store
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from redsched.definition.model import DagSpec
     from redsched.edit import Edit, Graph, Now
     from redsched.editing import Edited
+    from redsched.timing import Timing
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -45,15 +46,6 @@ class LogView:
     data: bytes
     size: int
     done: bool
-
-
-def iso(ms: int | None) -> str | None:
-    """Milliseconds since the epoch as UTC with `Z`; milliseconds are shown where there are any."""
-    if ms is None:
-        return None
-    at = datetime.fromtimestamp(ms // 1000, UTC)
-    tail = f".{ms % 1000:03d}Z" if ms % 1000 else "Z"
-    return at.strftime("%Y-%m-%dT%H:%M:%S") + tail
 
 
 def manual_run_id(now: datetime | None = None) -> str:
@@ -128,6 +120,7 @@ class Client:
             "tasks": len(plan.names),
             "timezone": spec.timezone,
         }
+        timing = self._timing(spec)
 
         def stage_and_register() -> tuple[int, bool]:
             self.store.shard.stage_plan(spec.dag, digest, plan.fields)
@@ -140,10 +133,23 @@ class Client:
                 max_active_runs=spec.max_active_runs,
                 max_active_tasks=spec.max_active_tasks,
                 info=json.dumps(info, ensure_ascii=False),
+                schedule=timing.stored,
+                slot=timing.slot,
+                look=timing.look,
             )
 
         version, new = self._say(stage_and_register)
-        return {"dag": spec.dag, "version": version, "changed": new, "path": path}
+        row = {"dag": spec.dag, "version": version, "changed": new, "path": path}
+        return {**row, **({"schedule": timing.change} if timing.change else {})}
+
+    def _timing(self, spec: DagSpec) -> Timing:
+        from redsched.timing import timing_of
+
+        try:
+            known = self._say(self.store.shard.dag_hash, spec.dag)
+        except NotFound:
+            known = {}
+        return timing_of(spec, known, self._say(self.store.control.now))
 
     def _check_pools(self, spec: DagSpec) -> None:
         wanted = {t.pool for t in spec.tasks.values()} - {DEFAULT_POOL} - set(spec.pools)
@@ -293,7 +299,7 @@ class Client:
         if run is not None:
             check_id(run, "run id")
         keys = concurrency_keys(spec, values)
-        logical = None if date is None else int(_aware(date, spec.timezone).timestamp() * 1000)
+        logical = None if date is None else int(aware(date, spec.timezone).timestamp() * 1000)
         while True:
             run_id = run or (manual_run_id() if logical is None else dated_run_id(logical))
             nonce = secrets.token_hex(6)
@@ -398,11 +404,28 @@ class Client:
             ],
         }
 
-    def runs(self, dag: str | None = None, state: str | None = None, limit: int = 50) -> list[dict[str, Any]]:
-        """Runs, the newest first; over all DAGs those that are active, and the last thousand a shard."""
+    def runs(
+        self,
+        dag: str | None = None,
+        state: str | None = None,
+        limit: int = 50,
+        *,
+        include_skipped: bool = False,
+    ) -> list[dict[str, Any]]:
+        """Runs, the newest first; over all DAGs those that are active, and the last thousand a shard.
+
+        `include_skipped`: beside the runs of a DAG its slots that became none, with the reason.
+        """
+        if include_skipped and dag is None:
+            raise DefinitionError("skipped slots are listed for one DAG: name it")
         if dag is not None:
             self._dag_hash(dag)
-            return self._runs_of(dag, state, limit)
+            rows = self._runs_of(dag, state, limit)
+            return (
+                _with_skipped(dag, rows, self._say(self.store.shard.skips, dag, limit))[:limit]
+                if (include_skipped)
+                else rows
+            )
         lists = {"queued": "queued_runs", "running": "running_runs"}
         wanted = limit if state is None or state in lists else 1000
         pairs = self._say(self.store.shard.recent_runs, lists.get(state or "", "recent"), wanted)
@@ -552,6 +575,59 @@ class Client:
         from redsched.critical_path import of_client
 
         return of_client(self, dag, run, last=last, what_if=what_if, pools=pools)
+
+    # ---- backfills
+
+    def backfill(
+        self,
+        dag: str,
+        first: datetime,
+        last: datetime,
+        *,
+        max_active: int = 4,
+        order: str = "oldest",
+        on_existing: str = "skip",
+        every_ms: int | None = None,
+        params: dict[str, Any] | None = None,
+        dry_run: bool = False,
+    ) -> dict[str, Any]:
+        """Runs for the logical dates of the DAG's schedule from `first` to `last`, both inclusive, made as room allows.
+
+        `every_ms`: the distance, for a DAG without a schedule. `dry_run`: the plan only. Raises Conflict, naming the
+        backfill, if the range overlaps one that is active.
+        """
+        from redsched.backfill import start
+
+        return start(
+            self,
+            dag,
+            first,
+            last,
+            max_active=max_active,
+            order=order,
+            on_existing=on_existing,
+            every_ms=every_ms,
+            params=params or {},
+            dry_run=dry_run,
+        )
+
+    def backfills(self, dag: str | None = None) -> list[dict[str, Any]]:
+        """All backfills, or those of a DAG, the newest first."""
+        from redsched.backfill import listed
+
+        return listed(self, dag)
+
+    def backfill_show(self, ident: str) -> dict[str, Any]:
+        """One backfill with its progress. Raises NotFound."""
+        from redsched.backfill import show
+
+        return show(self, ident)
+
+    def backfill_set(self, ident: str, state: str) -> dict[str, Any]:
+        """`paused`, `running` again, or `cancelled`: then its active runs are cancelled, too. Raises Conflict if it is over."""
+        from redsched.backfill import set_state
+
+        return set_state(self, ident, state)
 
     # ---- logs
 
@@ -755,7 +831,7 @@ class Client:
         return {"version": f"{found.name} {found.version}"}
 
 
-def _aware(date: datetime, zone: str) -> datetime:
+def aware(date: datetime, zone: str) -> datetime:
     """Without a zone an instant is read in the DAG's."""
     from zoneinfo import ZoneInfo
 
@@ -766,6 +842,24 @@ def _schedule_text(schedule: Any) -> str | None:
     if schedule is None or isinstance(schedule, str):
         return schedule
     return json.dumps(schedule if isinstance(schedule, dict) else schedule.model_dump(mode="json"))
+
+
+def _with_skipped(dag: str, rows: list[dict[str, Any]], skips: list[tuple[int, str]]) -> list[dict[str, Any]]:
+    """Slots that became no run among the runs, by logical date (runs without one by their start), the newest first."""
+    skipped = [
+        {
+            "dag": dag,
+            "run": None,
+            "state": "skipped",
+            "kind": "scheduled",
+            "logical_date": iso(ms),
+            "started_at": None,
+            "ended_at": None,
+            "reason": reason,
+        }
+        for ms, reason in skips
+    ]
+    return sorted([*rows, *skipped], key=lambda r: r["logical_date"] or r["started_at"] or "9", reverse=True)
 
 
 def _dag_row(name: str, known: dict[str, str], active: int) -> dict[str, Any]:
@@ -783,6 +877,7 @@ def _dag_row(name: str, known: dict[str, str], active: int) -> dict[str, Any]:
         "path": known.get("path", ""),
         "registered_at": iso(int(registered)),
         "active_runs": active,
+        "next": iso(int(known["slot"])) if known.get("slot") else None,
     }
 
 
@@ -829,6 +924,10 @@ class AsyncClient:
     clear = _in_thread(Client.clear)
     mark = _in_thread(Client.mark)
     explain = _in_thread(Client.explain)
+    backfill = _in_thread(Client.backfill)
+    backfills = _in_thread(Client.backfills)
+    backfill_show = _in_thread(Client.backfill_show)
+    backfill_set = _in_thread(Client.backfill_set)
     critical_path = _in_thread(Client.critical_path)
     logs = _in_thread(Client.logs)
     result = _in_thread(Client.result)

@@ -652,7 +652,7 @@ def _tasks(graph: Graph, spans: Spans, found: Analysis) -> dict[str, dict[str, A
 
 
 def _forecast(graph: Graph, found: Estimate, begin: int, runs: int) -> dict[str, Any]:
-    from redsched.client import iso
+    from redsched.keys import iso
 
     likely = analyse(graph, found.spans)
     p50, p90 = found.quantile(0.5), found.quantile(0.9)

@@ -13,6 +13,7 @@ from typing import Any
 
 from redsched.edit import Edit, Graph, Now
 from redsched.errors import Conflict
+from redsched.states import ENDED
 from redsched.store import Store
 from redsched.store.codec import RunRecord, decode_record
 
@@ -72,7 +73,7 @@ def now_of(record: RunRecord, size: int) -> Now:
         states=tuple(t.state for t in tasks),
         by_rule=tuple(t.attempt == 0 and not record.marked(i) for i, t in enumerate(tasks)),
         not_chosen={i: c for i in range(size) if (c := record.not_chosen(i))},
-        fresh=record.state in ("queued", "cancelled"),
+        fresh=record.state == "queued" or (record.state in ENDED and record.left > 0),
     )
 
 

@@ -260,7 +260,7 @@ class Answer:
         return self.s.worker_names.get(number, f"worker {number}")
 
     def _retrying(self, i: int) -> list[Reason]:
-        from redsched.client import iso
+        from redsched.keys import iso
 
         s, record = self.s, self.s.of(i)
         last, due = s.record.attempt(i, record.attempt), s.timers.get(i)

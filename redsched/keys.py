@@ -21,6 +21,15 @@ def shard_of(dag: str, shards: int) -> int:
     return stable_hash(dag) % shards
 
 
+def iso(ms: int | None) -> str | None:
+    """Milliseconds since the epoch as UTC with `Z`; milliseconds are shown where there are any."""
+    if ms is None:
+        return None
+    at = datetime.fromtimestamp(ms // 1000, UTC)
+    tail = f".{ms % 1000:03d}Z" if ms % 1000 else "Z"
+    return at.strftime("%Y-%m-%dT%H:%M:%S") + tail
+
+
 def dated_run_id(logical_ms: int) -> str:
     """The id of the run of a logical date: `20260102T010000Z`."""
     at = datetime.fromtimestamp(logical_ms // 1000, UTC).strftime("%Y%m%dT%H%M%S")

@@ -74,7 +74,7 @@ MAY: dict[str, set[str]] = {
     "store": PURE | {"keys", "settings"},
     "doctor": PURE | {"settings", "store"},
     "scheduler": PURE | {"keys", "settings", "store", "doctor", "schedule", "edit", "editing"},
-    "worker": PURE | {"keys", "settings", "store", "definition", "context"},
+    "worker": PURE | {"keys", "settings", "store", "definition", "context", "schedule"},
     "client": PURE
     | {"keys", "settings", "store", "definition", "rules", "edit", "editing"}
     | {"replay", "schedule"},
@@ -98,7 +98,7 @@ ONLY_IN = {
 
 
 # Modules that are one part: the answers of the client that take more than a page.
-ONE_PART = {"critical_path": "client", "explain": "client", "snapshot": "client"}
+ONE_PART = dict.fromkeys(("critical_path", "explain", "snapshot", "backfill", "timing"), "client")
 
 
 def part(module: str) -> str:

@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 
 dag = Group(
     "dag",
-    help="DAGs: register, validate, list, show, graph, versions, pause, resume, delete, test.",
+    help="DAGs: register, validate, list, show, graph, next, versions, pause, resume, delete, test.",
     short_help="Register, look at, pause, test and delete DAGs.",
+    lazy={"next": "redsched.cli.next:next_"},
 )
 
 _paths = click.argument(
@@ -99,6 +100,16 @@ def _say_registered(row: Row, dry_run: bool) -> None:
     say(f"{row['dag']}  {what}  ({row['path']})")
     for change in row.get("changes", ()):
         say(f"  {change}")
+    _say_schedule(row.get("schedule", {}))
+
+
+def _say_schedule(change: Row) -> None:
+    """A schedule that is new or other than before: when it fires next, and what clock changes do to it."""
+    for name, word in (("was", "fired next"), ("next", "fires next")):
+        if change.get(name):
+            say(f"  {word}: {', '.join(change[name])}")
+    if change.get("warning"):
+        warning(change["warning"])
 
 
 def _finish(rows: list[Row]) -> None:

@@ -30,6 +30,7 @@ COMMANDS = {
     "up": "redsched.cli.up:up",
     "dag": "redsched.cli.dag:dag",
     "run": "redsched.cli.run:run",
+    "backfill": "redsched.cli.backfill:backfill",
     "pool": "redsched.cli.pool:pool",
     "status": "redsched.cli.system:status",
     "shards": "redsched.cli.system:shards",

@@ -146,9 +146,11 @@ def watch(dag: str, run: str, timeout: float | None) -> None:
 @click.option(
     "--limit", type=click.IntRange(1, 100_000), default=50, show_default=True, help="At most so many."
 )
-def list_(dag: str | None, wanted: str | None, limit: int) -> None:
+@click.option("--include-skipped", is_flag=True, help="With --dag: slots that became no run, too, and why.")
+def list_(dag: str | None, wanted: str | None, limit: int, include_skipped: bool) -> None:
     """Runs, the newest first."""
-    runs = state().client().runs(dag=dag, state=wanted, limit=limit)
+    more = {"include_skipped": True} if include_skipped else {}
+    runs = state().client().runs(dag=dag, state=wanted, limit=limit, **more)
     if state().json:
         print_json(runs)
         return
@@ -163,8 +165,10 @@ def list_(dag: str | None, wanted: str | None, limit: int) -> None:
 def show_runs(runs: list[dict[str, Any]]) -> None:
     from redsched.cli.output import duration, seconds_between
 
+    skipped = any("reason" in r for r in runs)
+    columns = ("dag", "run", "state", "kind", "logical date", "started", "took")
     table(
-        ("dag", "run", "state", "kind", "logical date", "started", "took"),
+        (*columns, "reason") if skipped else columns,
         [
             (
                 r["dag"],
@@ -174,6 +178,7 @@ def show_runs(runs: list[dict[str, Any]]) -> None:
                 r["logical_date"],
                 r["started_at"] and Instant(r["started_at"]),
                 duration(seconds_between(r["started_at"], r["ended_at"])),
+                *((r.get("reason") or "",) if skipped else ()),
             )
             for r in runs
         ],

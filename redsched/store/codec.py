@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from redsched.states import LETTERS, SETTLED
+from redsched.states import ENDED, LETTERS, SETTLED
 
 FORMAT: Final = b"\x01"
 RECORD: Final = re.compile(r"([a-z])(\d+),(\d*),(\d*),(\d*),(\d*),(\d*),(\d*),(\d*)")
@@ -70,7 +70,7 @@ class RunRecord:
 
     def task(self, index: int) -> TaskRecord:
         record = decode_record(self.tasks.get(index))
-        if self.state == "cancelled" and record.state not in SETTLED:
+        if self.state in ENDED and record.state not in SETTLED:  # cancelled, or over its run_timeout
             return TaskRecord("cancelled", record.attempt)
         return record
 

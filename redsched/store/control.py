@@ -39,6 +39,31 @@ class ControlStore:
                 found = self._store.client.hget(key, "shards")
         return int(found or wanted)
 
+    def now(self) -> int:
+        """Redis' time in ms."""
+        with self._store.translate():
+            seconds, micros = self._store.client.time()
+        return int(seconds * 1000 + micros // 1000)
+
+    # ---- backfills
+
+    def new_backfill(self, dag: str) -> str:
+        """A fresh id, noted with the DAG that it belongs to."""
+        with self._store.translate():
+            ident = f"bf{self._store.client.incr(self._prefix + 'backfill_seq')}"
+            self._store.client.hset(self._prefix + "backfills", ident, dag)
+        return ident
+
+    def backfills(self) -> dict[str, str]:
+        """Backfill id -> DAG."""
+        with self._store.translate():
+            found = self._store.client.hgetall(self._prefix + "backfills")
+        return {k.decode(): v.decode() for k, v in found.items()}
+
+    def forget_backfills(self, idents: list[str]) -> None:
+        with self._store.translate():
+            self._store.client.hdel(self._prefix + "backfills", *idents)
+
     # ---- schedulers
 
     def beat(self, scheduler: str, lease_ms: int, *, look: bool = True) -> Beat:

@@ -617,6 +617,13 @@ class ShardStore:
         pairs = [x.decode().partition(":") for x in found]
         return [(int(ms), reason) for ms, _, reason in pairs]
 
+    def dated_runs(self, dag: str, first_ms: int, last_ms: int) -> list[tuple[int, str]]:
+        """(logical date, run) in the range, inclusive."""
+        with self._store.translate():
+            key = f"{self.prefix(dag)}dates:{dag}"
+            found = self._store.client.zrangebyscore(key, first_ms, last_ms, withscores=True)
+        return [(int(score), run.decode()) for run, score in found]
+
     def runs_between(self, dag: str, first_ms: int, last_ms: int) -> list[str]:
         """Runs by logical date, inclusive, the oldest first."""
         with self._store.translate():

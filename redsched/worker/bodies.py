@@ -147,14 +147,15 @@ def entered(job: Job, store: Store, say: Say) -> Iterator[None]:
 
     nonce = os.urandom(8).hex()
     moment = None if job.logical_ms is None else instant(job.logical_ms)
+    start, end = (None, None) if job.interval is None else map(instant, job.interval)
     current = Context(
         dag=job.attempt.dag,
         run=job.attempt.run,
         task=job.task.name,
         attempt=job.attempt.attempt,
         logical_date=moment,
-        data_interval_start=moment,
-        data_interval_end=moment,
+        data_interval_start=start,
+        data_interval_end=end,
         params=job.params,
         claim=lambda name: bool(say(store.shard.once, job.attempt_id, name, nonce)),
         undo=lambda name: say(store.shard.once_undo, job.attempt_id, name, nonce),
@@ -278,15 +279,16 @@ def environment(job: Job, result: Path, inputs: Path) -> dict[str, str]:
     # The worker's own interpreter first, because `python x.py` in a DAG means the one that redsched was installed with.
     env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", os.defpath)])
     env.update(job.task.env)
-    logical = "" if job.logical_ms is None else instant(job.logical_ms).strftime("%Y-%m-%dT%H:%M:%SZ")
+    logical = "" if job.logical_ms is None else written(job.logical_ms)
+    start, end = ("", "") if job.interval is None else map(written, job.interval)
     env.update(
         REDSCHED_DAG=job.attempt.dag,
         REDSCHED_RUN=job.attempt.run,
         REDSCHED_TASK=job.task.name,
         REDSCHED_ATTEMPT=str(job.attempt.attempt),
         REDSCHED_LOGICAL_DATE=logical,
-        REDSCHED_INTERVAL_START=logical,
-        REDSCHED_INTERVAL_END=logical,
+        REDSCHED_INTERVAL_START=start,
+        REDSCHED_INTERVAL_END=end,
         REDSCHED_IDEMPOTENCY_KEY=job.idempotency_key,
         REDSCHED_RESULT=str(result),
     )
@@ -296,6 +298,10 @@ def environment(job: Job, result: Path, inputs: Path) -> dict[str, str]:
     _add(env, {f"REDSCHED_PARAM_{variable(k)}": v for k, v in job.params.items()})
     _add(env, {f"REDSCHED_INPUT_{variable(k)}": v for k, v in {**job.arguments, **job.inputs}.items()})
     return env
+
+
+def written(ms: int) -> str:
+    return instant(ms).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _add(env: dict[str, str], values: Mapping[str, Any]) -> None:

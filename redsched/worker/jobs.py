@@ -50,6 +50,18 @@ class Definition:
     names: list[str]
     tasks: dict[int, Task] = field(default_factory=dict)
 
+    def interval(self, logical_ms: int) -> tuple[int, int]:
+        """The data interval of a logical date: from the slot before it; the date itself where there is no schedule."""
+        from redsched.schedule import Schedule, interval
+
+        written = self.spec.get("schedule")
+        zone = self.spec.get("timezone", "UTC")
+        if isinstance(written, str):
+            return interval(Schedule(cron=written, timezone=zone), logical_ms)
+        if isinstance(written, dict) and "every" in written:
+            return logical_ms - parse_duration(written["every"]), logical_ms
+        return logical_ms, logical_ms
+
     def downstream(self, name: str) -> dict[str, int]:
         """Direct downstream tasks and their indexes. O(edges): only a body that branches asks."""
         tasks = self.spec["tasks"]
@@ -70,6 +82,10 @@ class Job:
     params: dict[str, Any]
     arguments: dict[str, Any]
     inputs: dict[str, Any]
+
+    @property
+    def interval(self) -> tuple[int, int] | None:
+        return None if self.logical_ms is None else self.definition.interval(self.logical_ms)
 
     @property
     def idempotency_key(self) -> str:
@@ -172,7 +188,11 @@ class Jobs:
         if any(template_of(s.get("default")) for s in schemas.values()):
             moment = instant(header["created_ms"] if job.logical_ms is None else job.logical_ms)
             shape: Any = SimpleNamespace(params=schemas, timezone=job.definition.spec.get("timezone", "UTC"))
-            return render_params(shape, values, logical_date=moment)
+            span = job.interval or (job.logical_ms, job.logical_ms)
+            start, end = (moment if ms is None else instant(ms) for ms in span)
+            return render_params(
+                shape, values, logical_date=moment, data_interval_start=start, data_interval_end=end
+            )
         return values
 
 

@@ -121,7 +121,8 @@ local function next_in_line()
         if first and e then pool.passed = 0 end
         return groups[g], tonumber(groups[g + 1]), id, e
       end
-      if first and pool.passed >= pool.slots then return nil end
+      -- One that is wider than the whole pool waits for a person, and holds nobody up.
+      if first and e.slots <= pool.slots and pool.passed >= pool.slots then return nil end
       first = false
     end
   end

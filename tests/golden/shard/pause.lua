@@ -15,6 +15,6 @@ if redis.call('EXISTS', key) == 0 then return redis.error_reply('NOTFOUND DAG ' 
 if redis.call('HGET', key, 'paused') == paused then return 0 end
 redis.call('HSET', key, 'paused', paused)
 -- Its slots have gone on meanwhile: the owner looks at once, and its catchup says what becomes of them.
-if paused == '0' and redis.call('HEXISTS', key, 'slot') == 1 then redis.call('ZADD', prefix .. 'slots', 0, dag) end
+if paused == '0' and redis.call('HEXISTS', key, 'slot') == 1 then redis.call('ZADD', prefix .. 'slots', 1, dag) end
 redis.call('XADD', inbox, '*', 'kind', 'limits', 'id', dag)
 return 1

@@ -68,5 +68,5 @@ if schedule ~= (redis.call('HGET', key, 'schedule') or '') then
   end
   redis.call('XADD', inbox, '*', 'kind', 'limits', 'id', dag)
 end
-if paused == '0' and redis.call('HEXISTS', key, 'slot') == 1 then redis.call('ZADD', prefix .. 'slots', 'NX', 0, dag) end
+if paused == '0' and redis.call('HEXISTS', key, 'slot') == 1 then redis.call('ZADD', prefix .. 'slots', 'NX', 1, dag) end
 return { version, new and 1 or 0 }
