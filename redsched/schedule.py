@@ -176,11 +176,11 @@ class Fire:
     def note(self) -> str:
         """What the clocks did to it, in words; empty on all other days."""
         if self.skipped:
-            return f"left out: {self._names(self.nominal)} does not exist"
+            return f"left out: {self._names(self.nominal)} {_not_exist(self.nominal)}"
         if self.moved:
             gone = tuple(wanted for wanted in self.nominal if wanted != self.local)
             merged = f", one run for {len(self.nominal)} times" if self.merged else ""
-            return f"moved: {self._names(gone)} does not exist{merged}"
+            return f"moved: {self._names(gone)} {_not_exist(gone)}{merged}"
         if self.fold:
             what = ("first", "second")[self.fold - 1]
             return f"{what} pass of two" + (", the only one that counts" if self.fixed else "")
@@ -191,6 +191,10 @@ class Fire:
         form = "%H:%M" if len(days) == 1 else "%Y-%m-%d %H:%M"
         names = [wanted.strftime(form) for wanted in times[:_NAMED]]
         return ", ".join(names) + (f" and {len(times) - _NAMED} more" if len(times) > _NAMED else "")
+
+
+def _not_exist(times: tuple[datetime, ...]) -> str:
+    return "does not exist" if len(times) == 1 else "do not exist"
 
 
 def describe(schedule: Schedule, instant_ms: int) -> Fire:
@@ -228,7 +232,7 @@ def change_warning(schedule: Schedule, from_ms: int, years: int = 2) -> str | No
     found = clock_changes(schedule, from_ms, years)
     if not found:
         return None
-    shown = [f"{instant_text(_utc(f.ms))} ({f.local:%Y-%m-%d %H:%M}{f.offset}: {f.note})" for f in found[:2]]
+    shown = [f"{instant_text(utc(f.ms))} ({f.local:%Y-%m-%d %H:%M}{f.offset}: {f.note})" for f in found[:2]]
     more = f"; and {len(found) - 2} more" if len(found) > 2 else ""
     return f"clocks change in {schedule.timezone}: {'; '.join(shown)}{more}"
 
@@ -268,7 +272,7 @@ def _naive(second: int) -> datetime:
     return datetime(1970, 1, 1) + timedelta(seconds=second)  # noqa: DTZ001 - a wall time has no zone
 
 
-def _utc(ms: int) -> datetime:
+def utc(ms: int) -> datetime:
     return datetime.fromtimestamp(ms / 1_000, UTC)
 
 

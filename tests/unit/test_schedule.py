@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import time
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
+from redsched.definition.cron import check_schedule
+from redsched.definition.model import DagSpec
 from redsched.definition.values import parse_instant, zone
 from redsched.errors import DefinitionError
-from redsched.schedule import Schedule
+from redsched.schedule import Schedule, change_warning, clock_changes, describe, interval, spread_ms
 
 NY, PARIS, LA = "America/New_York", "Europe/Paris", "America/Los_Angeles"
 
@@ -317,3 +322,177 @@ def test_what_only_a_gap_would_hold_ends_with_none() -> None:
     assert schedule.next_after(ms("2026-01-01T00:00Z")) is None
     assert schedule.last_before(ms("2057-01-01T00:00Z")) is None
     assert datetime.now(UTC) - begun < timedelta(seconds=2)
+
+
+# ---- bounds, distances, storage
+
+
+def test_start_and_end_are_included() -> None:
+    """BF-107: nothing before the one, nothing after the other, in every direction."""
+    schedule = Schedule(cron="@hourly", start_ms=ms("2015-01-01T00:00Z"), end_ms=ms("2015-01-01T02:00Z"))
+    right = ["2015-01-01T00:00", "2015-01-01T01:00", "2015-01-01T02:00"]
+    assert [text(at) for at in schedule.between(0, ms("2030-01-01T00:00Z"))] == right
+    assert schedule.next_after(0) == ms("2015-01-01T00:00Z")
+    assert schedule.next_after(ms("2015-01-01T02:00Z")) is None
+    assert schedule.last_before(ms("2030-01-01T00:00Z")) == ms("2015-01-01T02:00Z")
+    assert schedule.last_before(ms("2015-01-01T00:00Z")) is None
+
+
+def test_every_counts_real_seconds_from_its_anchor() -> None:
+    """Through a change of the clocks, forwards and backwards, and before the anchor too."""
+    anchor = ms("2026-01-01T00:00:07Z")
+    schedule = Schedule(every_ms=900_000, anchor_ms=anchor, timezone=PARIS)
+    first, last = ms("2026-03-29T00:00Z"), ms("2026-03-29T03:00Z")
+    found = list(schedule.between(first, last))
+    assert found == [at for at in range(first, last + 1, 1000) if (at - anchor) % 900_000 == 0]
+    assert [schedule.next_after(at) for at in found[:-1]] == found[1:]
+    assert [schedule.last_before(at) for at in found[1:]] == found[:-1]
+    assert schedule.next_after(anchor - 1) == anchor and schedule.last_before(anchor) == anchor - 900_000
+    assert clock_changes(schedule, first) == []
+
+
+def spec_of(**more: Any) -> DagSpec:
+    return DagSpec.model_validate({"dag": "orders", "tasks": {"a": {"run": "true"}}, **more})
+
+
+def test_the_schedule_of_a_dag() -> None:
+    """The anchor of `every` is `start`, or else the second of the first registration; stored, it comes back equal."""
+    registered = ms("2026-05-01T12:00:03Z") + 250
+    plain = Schedule.of(spec_of(schedule={"every": "15m"}), registered)
+    assert plain is not None and plain.next_after(registered) == ms("2026-05-01T12:15:03Z")
+    begun = Schedule.of(spec_of(schedule={"every": "15m"}, start="2026-05-02"), registered)
+    assert begun is not None and begun.next_after(registered) == ms("2026-05-02T00:00Z")
+    cron = Schedule.of(spec_of(schedule="@daily", timezone=PARIS, end="2026-05-03"), registered)
+    assert cron is not None and cron.next_after(registered) == ms("2026-05-01T22:00Z")
+    assert [text(at) for at in cron.between(registered, registered * 2)] == days(
+        "22:00", "2026-05-01", "2026-05-02"
+    )
+    for schedule in (plain, begun, cron):
+        assert Schedule.from_stored({**json.loads(json.dumps(schedule.to_stored())), "other": 1}) == schedule
+    assert Schedule.of(spec_of(), 0) is None
+    assert Schedule.of(spec_of(schedule={"after": "other"}), 0) is None
+
+
+@pytest.mark.parametrize(
+    ("cron", "timezone"), [("0 0 * * *", PARIS), ("*/7 * * * *", "UTC"), ("0 0 29 2 *", NY)]
+)
+def test_the_ends_of_time(cron: str, timezone: str) -> None:
+    """No instant that can be written makes it stumble."""
+    schedule = Schedule(cron=cron, timezone=timezone)
+    for year in (1, 2, 1901, 2038, 2400, 9998, 9999):
+        for at in (ms(f"{year:04}-01-02T00:00Z"), ms(f"{year:04}-12-30T00:00Z")):
+            following, before = schedule.next_after(at), schedule.last_before(at)
+            assert following is None or following > at
+            assert before is None or before < at
+    assert Schedule(every_ms=1000).next_after(ms("9999-12-30T00:00Z")) is None
+
+
+def test_the_interval_of_a_slot() -> None:
+    """From the slot before up to the slot; the first one too, and 23 hours on the day of the change."""
+    daily = Schedule(cron="0 0 * * *", timezone=PARIS, start_ms=ms("2026-03-29T22:00Z"))
+    assert interval(daily, ms("2026-03-29T22:00Z")) == (ms("2026-03-28T23:00Z"), ms("2026-03-29T22:00Z"))
+    assert interval(Schedule(every_ms=60_000), 600_000) == (540_000, 600_000)
+    assert interval(Schedule(), 5) == (5, 5)
+
+
+def test_spread() -> None:
+    """The same on every host, below the window, whole seconds, and not the same for all."""
+    found = {spread_ms(f"dag-{n}", 600_000) for n in range(500)}
+    assert spread_ms("nightly", 600_000) == 306_000
+    assert min(found) >= 0 and max(found) < 600_000 and len(found) > 200
+    assert all(n % 1000 == 0 for n in found)
+    assert spread_ms("nightly", None) == 0 and spread_ms("nightly", 1) == 0
+
+
+# ---- marks
+
+
+def notes(cron: str, timezone: str, *instants: str) -> list[str]:
+    schedule = Schedule(cron=cron, timezone=timezone)
+    return [describe(schedule, ms(f"{at}Z")).note for at in instants]
+
+
+def test_what_is_said_of_a_fire_time() -> None:
+    gap, first, second = "2026-03-08T07:00", "2026-11-01T05:30", "2026-11-01T06:30"
+    assert notes("30 2 * * *", NY, gap) == ["moved: 02:30 does not exist"]
+    assert notes("0,15,30,45 2 * * *", NY, gap) == [
+        "moved: 02:00, 02:15, 02:30 and 1 more do not exist, one run for 4 times"
+    ]
+    assert notes("30 2,3 * * *", NY, gap, "2026-03-08T07:30") == ["moved: 02:30 does not exist", ""]
+    assert notes("30 1 * * *", NY, first) == ["first pass of two, the only one that counts"]
+    assert notes("*/30 * * * *", NY, first, second) == ["first pass of two", "second pass of two"]
+    assert notes("0 3 * * *", NY, gap, "2026-11-01T08:00") == ["", ""]
+    fire = describe(Schedule(cron="0 2,3 * * *", timezone=NY), ms(f"{gap}Z"))
+    assert (fire.moved, fire.merged, fire.fold, fire.offset) == (True, True, 0, "-04:00")
+    assert [wanted.hour for wanted in fire.nominal] == [2, 3] and fire.local.hour == 3
+
+
+def test_what_clock_changes_touch() -> None:
+    """In two years: moved and first passes of fixed times; what a wildcard job with fixed hours leaves out or does twice."""
+    begin = ms("2026-01-01T00:00Z")
+
+    def found(cron: str, timezone: str = NY) -> list[str]:
+        return [text(fire.ms) for fire in clock_changes(Schedule(cron=cron, timezone=timezone), begin)]
+
+    assert found("30 2 * * *") == ["2026-03-08T07:00", "2027-03-14T07:00"]
+    assert found("30 1 * * *") == ["2026-11-01T05:30", "2027-11-07T05:30"]
+    assert found("*/30 2 * * *") == ["2026-03-08T07:00", "2027-03-14T07:00"]
+    assert found("*/30 1 * * *")[:4] == [f"2026-11-01T{at}" for at in ("05:00", "05:30", "06:00", "06:30")]
+    assert (
+        found("0 * * * *") == found("*/15 * * * *") == found("0 5 * * *") == found("30 2 * * *", "UTC") == []
+    )
+    assert change_warning(Schedule(cron="0 5 * * *", timezone=NY), begin) is None
+    warning = change_warning(Schedule(cron="30 2 * * *", timezone=NY), begin)
+    assert warning is not None and "2026-03-08T07:00:00Z (2026-03-08 03:00-04:00: moved: 02:30" in warning
+    ended = Schedule(cron="*/30 2 * * *", timezone=NY, end_ms=ms("2026-03-01T00:00Z"))
+    assert clock_changes(ended, begin) == []
+
+
+# ---- what croniter alone reads otherwise
+
+
+@pytest.mark.parametrize(
+    ("cron", "same"),
+    [
+        ("5-5 7-7 * * *", "5 7 * * *"),
+        ("0 0 * * 7-7", "0 0 * * 0"),
+        ("0 0 * * 7/1", "0 0 * * 0"),
+        ("0 0 * * 5/2", "0 0 * * 5,7"),
+        ("0 0 * * LFRI", "0 0 * * L5"),
+        ("0 0 * * 5#L", "0 0 * * L5"),
+        ("0 0 * * SUN#2", "0 0 * * 7#2"),
+        ("@weekly", "0 0 * * 0"),
+    ],
+)
+def test_other_ways_to_write_it(cron: str, same: str) -> None:
+    first, last = ms("2026-01-01T00:00Z"), ms("2027-01-01T00:00Z")
+    found = list(Schedule(cron=cron).between(first, last))
+    assert found and found == list(Schedule(cron=same).between(first, last))
+
+
+@pytest.mark.parametrize("cron", ["0 0 */30 * 1#2", "0 0 */29 2 1#5"])
+def test_day_fields_without_a_common_day_are_refused(cron: str) -> None:
+    with pytest.raises(DefinitionError, match="can never fire: its day fields have no day in common"):
+        check_schedule(cron)
+
+
+def test_plain_days_beside_numbered_ones_are_refused() -> None:
+    with pytest.raises(DefinitionError, match="mixes plain days with # or L"):
+        check_schedule("0 8 * * 1,5#3")
+
+
+# ---- speed
+
+
+def test_a_step_is_quick() -> None:
+    """50,000 schedules are due at midnight: 100 µs each would be 5 s. It takes about 5 µs; the bound is for slow machines."""
+    schedule = Schedule(cron="0 0 * * *", timezone=PARIS)
+    first = ms("2026-01-01T00:00Z")
+    schedule.next_after(first)
+    begun = time.perf_counter()
+    for n in range(5_000):
+        schedule.next_after(first + n * 3_571_000)
+    assert (time.perf_counter() - begun) / 5_000 < 100e-6
+    begun = time.perf_counter()
+    assert sum(1 for _ in schedule.between(first, ms("2027-01-01T00:00Z"))) == 365
+    assert time.perf_counter() - begun < 0.05
