@@ -379,7 +379,7 @@ class _Wall:
             month -= 1
 
 
-@lru_cache(maxsize=8_192)
+@lru_cache(maxsize=65_536)  # small ones: their minutes and days are shared
 def _wall(cron: str) -> _Wall:
     fields = read_fields(cron)
     rule = (fields.days, fields.last_day, fields.months, fields.weekdays, fields.nth, fields.either)
