@@ -121,6 +121,9 @@ class Client:
             "timezone": spec.timezone,
         }
         timing = self._timing(spec)
+        after = getattr(spec.schedule, "after", None)
+        # Written before: a definition that is in force without its trigger would wait for ever.
+        self._say(self.store.control.set_after, spec.dag, after)
 
         def stage_and_register() -> tuple[int, bool]:
             self.store.shard.stage_plan(spec.dag, digest, plan.fields)
@@ -240,6 +243,7 @@ class Client:
                 gone += 1
             word, _ = self._say(self.store.shard.delete_dag, dag, "finish")
             if word == "OK":
+                self._say(self.store.control.set_after, dag, None)
                 return {"dag": dag, "runs_deleted": gone, "stopped": stopped}
 
     def _forget(self, dag: str, run: str) -> int:

@@ -19,6 +19,7 @@ from types import FrameType
 from redsched.doctor import check_server
 from redsched.errors import Fenced, Unavailable
 from redsched.scheduler.dispatch import Dispatch
+from redsched.scheduler.followers import start_followers
 from redsched.scheduler.leader import Leader
 from redsched.scheduler.ownership import Ownership, fence
 from redsched.settings import Settings
@@ -143,6 +144,7 @@ class Scheduler:
     def _pack(self, shard: int) -> None:
         runs = self.store.shard.to_pack(shard, PACK_BATCH)
         if runs:
+            start_followers(self.store, runs)
             self.store.shard.pack(shard, self.ownership.tokens[shard], runs)
         if len(runs) < PACK_BATCH:
             self._to_pack.discard(shard)

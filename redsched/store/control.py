@@ -45,6 +45,26 @@ class ControlStore:
             seconds, micros = self._store.client.time()
         return int(seconds * 1000 + micros // 1000)
 
+    # ---- DAGs that start after others
+
+    def set_after(self, dag: str, upstream: str | None) -> None:
+        """Runs of `dag` start when a run of `upstream` has succeeded; None: not any more."""
+        key = self._prefix + "after"
+        with self._store.translate():
+            if upstream is None:
+                self._store.client.hdel(key, dag)
+            else:
+                self._store.client.hset(key, dag, upstream)
+
+    def after(self) -> dict[str, list[str]]:
+        """Upstream DAG -> the DAGs that start after it."""
+        with self._store.translate():
+            found = self._store.client.hgetall(self._prefix + "after")
+        followers: dict[str, list[str]] = {}
+        for dag, upstream in found.items():
+            followers.setdefault(upstream.decode(), []).append(dag.decode())
+        return followers
+
     # ---- backfills
 
     def new_backfill(self, dag: str) -> str:

@@ -14,17 +14,35 @@ from redsched.store.shard import Report
 from .harness import Engine, spec
 
 HOUR = 3_600_000
-HOURLY = "0 * * * *"
+# Slots so far apart that none comes up while a test runs, except in the first second of a month.
+MONTHLY = "0 0 1 * *"
 
 
-def missed(engine: Engine, dag: str, hours: int) -> list[int]:
-    """As if nobody had been there for so many hours: the slots (ms) that are due, the oldest first."""
-    now = engine.store.control.now()
-    first = now - now % HOUR - (hours - 1) * HOUR
+def months(now_ms: int, count: int) -> list[int]:
+    """The last `count` first days of a month (ms), the oldest first."""
+    at = datetime.fromtimestamp(now_ms / 1000, UTC)
+    year, month, found = at.year, at.month, []
+    for _ in range(count):
+        found.append(int(datetime(year, month, 1, tzinfo=UTC).timestamp() * 1000))
+        year, month = (year, month - 1) if month > 1 else (year - 1, 12)
+    return found[::-1]
+
+
+def missed(engine: Engine, dag: str, count: int) -> list[int]:
+    """As if nobody had been there for so many months: the slots (ms) that are due, the oldest first."""
+    slots = months(engine.store.control.now(), count)
     prefix = engine.store.shard.prefix(dag)
-    engine.store.client.hset(f"{prefix}dag:{dag}", "slot", first)
-    engine.store.client.zadd(f"{prefix}slots", {dag: first})
-    return [first + i * HOUR for i in range(hours)]
+    engine.store.client.hset(f"{prefix}dag:{dag}", "slot", slots[0])
+    engine.store.client.zadd(f"{prefix}slots", {dag: slots[0]})
+    return slots
+
+
+def hurry(engine: Engine) -> None:
+    """What is to be looked at later is looked at now."""
+    for name in ("slots", "backfill_look"):
+        key = engine.store.shard.prefix("d") + name
+        for member in engine.store.client.zrange(key, 0, -1):
+            engine.store.client.zadd(key, {member: 1})
 
 
 def look(engine: Engine) -> None:
@@ -39,7 +57,7 @@ def dates(engine: Engine, **more: object) -> list[int]:
 
 
 def test_a_due_slot_becomes_one_run_and_the_index_moves_on(engine: Engine) -> None:
-    engine.register("d", {"a": {}}, schedule=HOURLY)
+    engine.register("d", {"a": {}}, schedule=MONTHLY)
     assert engine.client.runs("d") == [], "registering makes no run for the past"
     (slot,) = missed(engine, "d", 1)
     look(engine)
@@ -47,15 +65,14 @@ def test_a_due_slot_becomes_one_run_and_the_index_moves_on(engine: Engine) -> No
     run = engine.client.run("d", "latest")
     assert (run["kind"], run["state"]) == ("scheduled", "success")
     assert dates(engine) == [slot]
-    assert engine.client.dag("d")["next"] == datetime.fromtimestamp((slot + HOUR) / 1000, UTC).strftime(
-        "%Y-%m-%dT%H:%M:%SZ"
-    )
+    following = datetime.fromisoformat(engine.client.dag("d")["next"])
+    assert timedelta(days=27) < following - datetime.fromtimestamp(slot / 1000, UTC) < timedelta(days=32)
 
 
 def test_without_catchup_only_the_latest_missed_slot_runs_and_the_others_leave_a_record(
     engine: Engine,
 ) -> None:
-    engine.register("d", {"a": {}}, schedule=HOURLY)
+    engine.register("d", {"a": {}}, schedule=MONTHLY)
     slots = missed(engine, "d", 5)
     look(engine)
     assert dates(engine) == slots[-1:]
@@ -66,38 +83,38 @@ def test_without_catchup_only_the_latest_missed_slot_runs_and_the_others_leave_a
 
 
 def test_with_catchup_each_missed_slot_runs_the_oldest_first_within_the_limit(engine: Engine) -> None:
-    engine.register("d", {"a": {}}, schedule=HOURLY, catchup=True, max_active_runs=1)
+    engine.register("d", {"a": {}}, schedule=MONTHLY, catchup=True, max_active_runs=1)
     slots = missed(engine, "d", 40)
     for _ in range(40):
         look(engine)
-        engine.scheduler._clock_ahead += 3000
+        hurry(engine)
     assert dates(engine) == slots
     runs = [a.run for a in engine.started]
     assert runs == sorted(runs), "strictly by logical date"
 
 
 def test_catchup_begins_at_start_and_a_changed_schedule_makes_no_runs_for_the_past(engine: Engine) -> None:
-    now = engine.store.control.now()
-    start = datetime.fromtimestamp((now - now % HOUR - 3 * HOUR) / 1000, UTC).isoformat()
-    engine.register("d", {"a": {}}, schedule=HOURLY, catchup=True, start=start)
+    first = months(engine.store.control.now(), 4)[0]
+    start = datetime.fromtimestamp(first / 1000, UTC).isoformat()
+    engine.register("d", {"a": {}}, schedule=MONTHLY, catchup=True, start=start)
     look(engine)
     assert len(dates(engine)) == 4
-    row = engine.register("d", {"a": {}}, schedule="*/30 * * * *", catchup=True, start=start)
+    row = engine.register("d", {"a": {}}, schedule="30 0 1 * *", catchup=True, start=start)
     assert len(row["schedule"]["was"]) == len(row["schedule"]["next"]) == 5
     look(engine)
     assert len(dates(engine)) == 4
 
 
 def test_a_registration_that_leaves_the_schedule_alone_loses_no_slot(engine: Engine) -> None:
-    engine.register("d", {"a": {}}, schedule=HOURLY, catchup=True)
+    engine.register("d", {"a": {}}, schedule=MONTHLY, catchup=True)
     slots = missed(engine, "d", 3)
-    engine.register("d", {"a": {}, "b": {}}, schedule=HOURLY, catchup=True, overlap="queue", description="x")
+    engine.register("d", {"a": {}, "b": {}}, schedule=MONTHLY, catchup=True, overlap="queue", description="x")
     look(engine)
     assert dates(engine) == slots
 
 
 def test_a_paused_dag_fires_nothing_and_its_slots_are_recorded_when_it_is_resumed(engine: Engine) -> None:
-    engine.register("d", {"a": {}}, schedule=HOURLY)
+    engine.register("d", {"a": {}}, schedule=MONTHLY)
     engine.client.pause("d")
     slots = missed(engine, "d", 3)
     look(engine)
@@ -109,7 +126,7 @@ def test_a_paused_dag_fires_nothing_and_its_slots_are_recorded_when_it_is_resume
 
 
 def test_a_slot_whose_date_has_a_run_already_makes_no_second(engine: Engine) -> None:
-    engine.register("d", {"a": {}}, schedule=HOURLY)
+    engine.register("d", {"a": {}}, schedule=MONTHLY)
     (slot,) = missed(engine, "d", 1)
     engine.client.trigger("d", date=datetime.fromtimestamp(slot / 1000, UTC), run="mine")
     look(engine)
@@ -125,7 +142,7 @@ def test_a_slot_whose_date_has_a_run_already_makes_no_second(engine: Engine) -> 
 def test_overlap_says_what_a_slot_does_while_an_earlier_run_is_active(
     engine: Engine, overlap: str, ends: list[str]
 ) -> None:
-    engine.register("d", {"a": {}}, schedule=HOURLY, overlap=overlap)
+    engine.register("d", {"a": {}}, schedule=MONTHLY, overlap=overlap)
     engine.client.trigger("d")
     engine.step()
     missed(engine, "d", 1)
@@ -136,7 +153,7 @@ def test_overlap_says_what_a_slot_does_while_an_earlier_run_is_active(
 
 def test_a_takeover_in_the_middle_doubles_and_loses_no_slot(engine: Engine) -> None:
     for i in range(30):
-        engine.register(f"d{i}", {"a": {}}, schedule=HOURLY)
+        engine.register(f"d{i}", {"a": {}}, schedule=MONTHLY)
         missed(engine, f"d{i}", 1)
     one, two = engine.scheduler, engine.new_scheduler("two")
     engine.scheduler.upkeep()
@@ -203,7 +220,7 @@ def test_a_backfill_makes_its_runs_as_room_allows_and_ends(engine: Engine) -> No
         engine.step()
         most = max(most, len(engine.client.runs("d", "running")) + len(engine.client.runs("d", "queued")))
         engine.work()
-        engine.scheduler._clock_ahead += 3000
+        hurry(engine)
     assert most == 3
     found = engine.client.backfill_show(ident)
     assert (found["state"], found["success"], found["made"]) == ("done", 31, 31)
@@ -257,16 +274,16 @@ def test_dates_that_have_a_run_are_left_or_run_again(engine: Engine, on_existing
     ident = str(month(engine, on_existing=on_existing, max_active=16)["backfill"])
     for _ in range(20):
         engine.settle(body)
-        engine.scheduler._clock_ahead += 3000
+        hurry(engine)
     assert len(engine.started) == 31 + again
     assert engine.client.backfill_show(ident)["state"] == "done"
     assert len(engine.client.runs("d")) == 31
 
 
 def test_what_is_scheduled_goes_before_a_backfill(engine: Engine) -> None:
-    engine.register("d", {"a": {}}, schedule=HOURLY, max_active_runs=1)
+    engine.register("d", {"a": {}}, schedule=MONTHLY, max_active_runs=1)
     first = datetime(2026, 1, 1, tzinfo=UTC)
-    engine.client.backfill("d", first, first + timedelta(hours=20), max_active=1)
+    engine.client.backfill("d", first - timedelta(days=600), first, max_active=1)
     engine.step()
     (slot,) = missed(engine, "d", 1)
     engine.store.client.xadd(engine.store.shard.prefix("d") + "inbox", {"kind": "limits", "id": "d"})
@@ -285,3 +302,37 @@ def test_a_dag_without_schedule_needs_a_distance(engine: Engine) -> None:
     plan = engine.client.backfill("d", first, first + timedelta(days=3), every_ms=86_400_000, dry_run=True)
     assert plan["count"] == 4
     assert spec("d", {"a": {}}).schedule is None
+
+
+def test_a_dag_starts_after_another_with_its_date_and_only_once(engine: Engine) -> None:
+    engine.register("up", {"a": {}})
+    engine.register("down", {"b": {}}, schedule={"after": "up"})
+    date = datetime(2026, 1, 5, tzinfo=UTC)
+    engine.client.trigger("up", date=date)
+    undated = engine.client.trigger("up")["run"]
+    engine.settle()
+    for _ in range(2):  # as after a crash between the start and the packing
+        scheduler = engine.new_scheduler("again")
+        scheduler.ownership.tokens = dict(engine.scheduler.ownership.tokens)
+        shard = engine.store.shard.of("up")
+        from redsched.scheduler.followers import start_followers
+
+        start_followers(scheduler.store, engine.store.shard.to_pack(shard, 10))
+    engine.settle()
+    runs = {r["run"]: r for r in engine.client.runs("down")}
+    assert set(runs) == {"20260105T000000Z", f"after-{undated}"}
+    assert {(r["kind"], r["state"]) for r in runs.values()} == {("event", "success")}
+    assert runs["20260105T000000Z"]["logical_date"] == "2026-01-05T00:00:00Z"
+
+
+def test_nothing_follows_a_run_that_failed(engine: Engine) -> None:
+    engine.register("up", {"a": {}})
+    engine.register("down", {"b": {}}, schedule={"after": "up"})
+    engine.client.trigger("up")
+    engine.settle(lambda a, p: Report(str(a), "failed", 1))
+    engine.scheduler._due.pop("pack", None)
+    engine.scheduler._to_pack.add(engine.store.shard.of("up"))
+    engine.settle()
+    assert engine.client.runs("down") == []
+    engine.register("down", {"b": {}})
+    assert engine.store.control.after() == {}
