@@ -6,11 +6,13 @@ The decision is pure (`decide`); the owner of the shard carries it out in one sc
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from redsched.errors import DefinitionError
 from redsched.keys import dated_run_id
 from redsched.store import Store
 from redsched.store.pool import Offer
@@ -19,6 +21,8 @@ from redsched.store.shard import Due, Ended, Firing
 if TYPE_CHECKING:
     from redsched.schedule import Schedule
 
+log = logging.getLogger("redsched.scheduler")
+
 DAGS_A_CALL = 150
 # Runs of one DAG that a pass makes when it catches up; the queue of the DAG bounds the rest.
 RUNS_A_PASS = 16
@@ -26,6 +30,7 @@ QUEUE_ROOM = 100
 # Slots that one pass walks: an outage of a year at one a minute is worked off in slices.
 WALK = 2000
 LOOK_AGAIN_MS = 2000
+UNREADABLE_MS = 600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +93,12 @@ class Calendar:
 
 
 def firing(due: Due, now: int) -> Firing:
-    schedule, stored = read(due.schedule)
+    """What becomes of the due slots of one DAG. One whose zone is not known here any more stops nobody else."""
+    try:
+        schedule, stored = read(due.schedule)
+    except DefinitionError as error:
+        log.error("DAG %s: its schedule can't be read, it is looked at again later: %s", due.dag, error)
+        return Firing(due.dag, due.slot, due.slot, now + UNREADABLE_MS, "queue", [], [])
     decision = decide(
         schedule.next_after,
         due.slot,
