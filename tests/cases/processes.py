@@ -68,28 +68,26 @@ def kill_group():
 
 def hold_the_lock(seconds):
     line()
-    began = time.monotonic()
-    sum(range(10**7))
-    count = int(10**7 * seconds / (time.monotonic() - began) * 1.3)
     turns, over = [0], threading.Event()
     def other():
         while not over.wait(0.005):
             turns[0] += 1
-    thread = threading.Thread(target=other)
-    thread.start()
-    began, before = time.monotonic(), turns[0]
-    sum(range(count))
-    held, after = time.monotonic() - began, turns[0]
+    threading.Thread(target=other).start()
+    sys.setswitchinterval(600)
+    end = time.monotonic() + seconds
+    before = turns[0]
+    while time.monotonic() < end:
+        sum(range(10**6))
+    after = turns[0]
     over.set()
-    thread.join()
-    return {"held": held, "turns": after - before}
+    return after - before
 """
 
 
 def line(word: str = "") -> str:
     """Shell: leave a line. It is short and appended, so it is one write."""
-    tail = f" {word}" if word else ""
-    return f"""printf '%s %s %s %s{tail}\\n' "$REDSCHED_RUN" "$REDSCHED_TASK" "$REDSCHED_ATTEMPT" $$ >> "$FILE\""""
+    values = f'"$REDSCHED_RUN" "$REDSCHED_TASK" "$REDSCHED_ATTEMPT" $$ "{word}"'
+    return f"""printf '%s %s %s %s %s\\n' {values} >> "$FILE\""""
 
 
 def sh(*commands: str) -> dict[str, Any]:
@@ -204,14 +202,14 @@ class Installation:
         self.settings = Settings(
             redis=url,
             namespace="c" + secrets.token_hex(4),
-            shards=4,
+            shards=12,
             lease_ms=lease_ms,
             worker_lease_ms=worker_lease_ms,
         )
         self.env = {k: v for k, v in os.environ.items() if not k.startswith("REDSCHED_")} | {
             "REDSCHED_REDIS_URL": url,
             "REDSCHED_NAMESPACE": self.settings.namespace,
-            "REDSCHED_SHARDS": "4",
+            "REDSCHED_SHARDS": "12",
             "REDSCHED_LEASE_MS": str(lease_ms),
             "REDSCHED_WORKER_LEASE_MS": str(worker_lease_ms),
             "PYTHONPATH": str(ROOT),
@@ -282,6 +280,7 @@ class Installation:
     def close(self) -> None:
         """Nobody has died by itself. Kill hard; what bodies had started ends with their workers."""
         self.client.close()
+        print(*(f"--- {p.kind} {p.pid}\n{p.said[-4000:]}" for p in self.processes), sep="\n")
         wrong = [p.said for p in self.processes if not (p.told or p.alive) or "Traceback" in p.said]
         for process in self.processes:
             process.kill()
@@ -331,7 +330,11 @@ class Installation:
         return self.wait(dag, self.trigger(dag))
 
     def wait(self, dag: str, run: str, seconds: float = 30) -> dict[str, Any]:
-        return self.client.wait(dag, run, seconds)
+        try:
+            return self.client.wait(dag, run, seconds)
+        except TimeoutError:
+            print(*self.client.explain(dag, run), sep="\n")
+            raise
 
     def wait_all(self, dag: str, runs: Iterable[str], seconds: float = 60) -> list[dict[str, Any]]:
         end = time.monotonic() + seconds
@@ -381,7 +384,7 @@ class Installation:
         except FileNotFoundError:
             return []
         made = []
-        for words in (x.split(" ", 4) for x in text.splitlines()):
+        for words in (x.rstrip().split(" ", 4) for x in text.splitlines()):
             word = words[4] if len(words) > 4 else ""
             made.append(Line(words[0], words[1], int(words[2]), int(words[3]), word))
         return [x for x in made if run in (None, x.run) and task in (None, x.task)]
