@@ -367,6 +367,7 @@ class Client:
             "logical_date": iso(record.logical),
             "started_at": iso(record.started),
             "ended_at": iso(record.ended),
+            **({"late": True} if record.late else {}),
         }
 
     @staticmethod

@@ -17,7 +17,12 @@ function create.run(d, run_id, kind, logical, params, nonce, keys)
   local now = string.format('%d', run.now)
   local head = d.version .. ',' .. d.digest .. ',' .. kind .. ',' .. logical .. ',' .. now .. ',' .. (params ~= '' and 'p' or '')
   local plan_key = plan.open(prefix, dag, d.digest).key
-  redis.call('HSET', key, 'state', 'queued', 'head', head, 'left', redis.call('HGET', plan_key, 'n'), 'nonce', nonce)
+  local v = redis.call('HMGET', plan_key, 'n', 'deadline')
+  redis.call('HSET', key, 'state', 'queued', 'head', head, 'left', v[1], 'nonce', nonce)
+  -- A backfill is late by its nature.
+  if v[2] and kind ~= 'backfill' then
+    redis.call('ZADD', prefix .. 'timers', (tonumber(logical) or run.now) + v[2], 'deadline/' .. d.name .. '/' .. run_id)
+  end
   redis.call('ZADD', index_key, now, run_id)
   redis.call('ZADD', prefix .. 'queued_runs', now, dag .. '/' .. run_id)
   redis.call('ZADD', prefix .. 'recent', now, dag .. '/' .. run_id)

@@ -4,7 +4,7 @@
 -- args: token limit ...
 -- The rest of args: attempt ids that their pools have taken since the last call (they become `queued`).
 -- returns: {applied, 1 if the inbox holds more, next timer (ms) or 0, runs in the outbox, offers, ended, stops, next slot (ms) or 0,
---   when to look at a backfill (ms) or -1}
+--   when to look at a backfill (ms) or -1, when to deliver a hook (ms) or 0}
 --   offers {attempt id, pool, slots, priority, group, weight, payload, …} · ended {dag/run, state, ms, …} · stops {pool/attempt id, …}
 -- errors: FENCED
 -- cost: O(entries + their direct downstream), at most `limit` entries and 1000 steps a call (~10 ms)
@@ -171,6 +171,14 @@ function fire.timeout(id)
   run.fail(r, index, rec, 'timeout: its worker did not stop it', false)
 end
 
+-- A run that has not ended by its deadline is late; it goes on.
+function fire.deadline(id)
+  local r = run.open(string.match(id, '^([^/]+)/(.+)$'))
+  if not r or (r.state ~= 'running' and r.state ~= 'queued') then return end
+  redis.call('HSET', r.key, 'late', '1')
+  run.hook(r, 'deadline')
+end
+
 -- run_timeout: what has not settled is cancelled, and the run has failed.
 function fire.expire(id)
   local r = run.open(string.match(id, '^([^/]+)/(.+)$'))
@@ -194,4 +202,5 @@ local first = redis.call('ZRANGE', timers, 0, 0, 'WITHSCORES')
 local more = (#entries == tonumber(limit) or applied < #entries) and 1 or 0
 return { applied, more, first[2] or '0', redis.call('ZCARD', prefix .. 'outbox'), run.offers, run.ended, redis.call('SRANDMEMBER', prefix .. 'stops', 100),
   redis.call('ZRANGE', prefix .. 'slots', 0, 0, 'WITHSCORES')[2] or '0',
-  redis.call('ZRANGE', prefix .. 'backfill_look', 0, 0, 'WITHSCORES')[2] or '-1' }
+  redis.call('ZRANGE', prefix .. 'backfill_look', 0, 0, 'WITHSCORES')[2] or '-1',
+  redis.call('ZRANGE', prefix .. 'hooks', 0, 0, 'WITHSCORES')[2] or '0' }

@@ -293,10 +293,27 @@ Schedule = Annotated[
 ]
 
 
+def _http(value: object) -> str:
+    text = _text(value)
+    if not text.startswith(("http://", "https://")):
+        raise Wrong(f"{_shown(value)} is no address; write http://… or https://…")
+    return text
+
+
 def _zone(value: object) -> str:
     name = _text(value)
     _said(zone, name)
     return name
+
+
+class Url(_Model):
+    """`{url: https://…}`: a JSON document is sent there by POST."""
+
+    url: Annotated[str, BeforeValidator(_http)]
+
+
+# A shell line, an argument list, or a URL.
+Hook = Annotated[str | tuple[str, ...], BeforeValidator(_run)] | Url
 
 
 class DagSpec(_Model):
@@ -321,6 +338,9 @@ class DagSpec(_Model):
     tasks: dict[Id, TaskSpec]
     run_timeout: PositiveMs | None = None
     deadline: PositiveMs | None = None
+    on_success: Hook | None = None
+    on_failure: Hook | None = None
+    on_deadline: Hook | None = None
     retention: Retention | None = None
     cwd: Folder | None = None
     pools: dict[Id, Slots] = {}

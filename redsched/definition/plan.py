@@ -47,7 +47,8 @@ def compile_plan(dag: DagSpec) -> Plan:
 
     Fields: `n` count · `roots` indices with nothing to wait for · `names` JSON · `spec` canonical JSON ·
     `<i>` pool,slots,priority,retries,delay,backoff,max_delay,jitter,timeout,grace,flags,max_active ·
-    `d<i>` its downstream as index:upstreams:rule, absent if there is none · `run_timeout` ms, absent if there is none.
+    `d<i>` its downstream as index:upstreams:rule, absent if there is none · `run_timeout`, `deadline` ms and `hooks` (which of success,
+    failure,deadline), absent if there is none.
     """
     check_graph(dag)
     names = tuple(dag.tasks)
@@ -67,6 +68,11 @@ def compile_plan(dag: DagSpec) -> Plan:
     fields["roots"] = ",".join(roots)
     fields["names"] = json.dumps(names, separators=(",", ":"))
     fields["spec"] = dag.canonical()
+    hooks = {n: h for n in ("success", "failure", "deadline") if (h := getattr(dag, f"on_{n}")) is not None}
+    if hooks:
+        fields["hooks"] = ",".join(hooks)
+    if dag.deadline:
+        fields["deadline"] = str(dag.deadline)
     if dag.run_timeout:
         fields["run_timeout"] = str(dag.run_timeout)
     return Plan(names, fields)

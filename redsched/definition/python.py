@@ -87,6 +87,9 @@ class DagOptions(TypedDict, total=False):
     defaults: TaskOptions
     run_timeout: Duration | None
     deadline: Duration | None
+    on_success: str | Sequence[str] | Mapping[str, str] | None
+    on_failure: str | Sequence[str] | Mapping[str, str] | None
+    on_deadline: str | Sequence[str] | Mapping[str, str] | None
     retention: Mapping[str, Any] | None
     cwd: str | None
     pools: Mapping[str, int]

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from redsched.errors import Fenced
 from redsched.scheduler.backfill import Backfills
 from redsched.scheduler.calendar import Calendar
+from redsched.scheduler.hooks import Hooks
 from redsched.scheduler.ownership import Ownership, fence
 from redsched.store import Store
 from redsched.store.pool import DEFAULT_POOL, Offer, PoolStore
@@ -42,11 +43,12 @@ class ShardState:
     page: str = ""  # where the slow re-offering of what pools did not take goes on
 
     next_backfill: int = -1
+    next_hook: int = 0
 
     def is_due(self, redis_now: int) -> bool:
         if 0 <= self.next_backfill <= redis_now:
             return True
-        return 0 < self.next_timer <= redis_now or 0 < self.next_slot <= redis_now
+        return any(0 < t <= redis_now for t in (self.next_timer, self.next_slot, self.next_hook))
 
 
 class Dispatch:
@@ -58,6 +60,7 @@ class Dispatch:
         self.states: dict[int, ShardState] = {}
         self.calendar = Calendar(store)
         self.backfills = Backfills(store)
+        self.hooks = Hooks(store)
         self._known_pools: set[str] = set()
 
     def state(self, shard: int) -> ShardState:
@@ -85,7 +88,10 @@ class Dispatch:
     def next_timer(self) -> int:
         """When the next timer or slot is due, 0 for none."""
         times = (
-            t for s in self.states.values() for t in (s.next_timer, s.next_slot, s.next_backfill) if t > 0
+            t
+            for s in self.states.values()
+            for t in (s.next_timer, s.next_slot, s.next_backfill, s.next_hook)
+            if t > 0
         )
         return min(times, default=0)
 
@@ -106,6 +112,8 @@ class Dispatch:
                 ended += self._fire(shard, offers)
             if 0 <= done.next_backfill <= redis_now:
                 self._backfill(shard, offers, redis_now)
+            if 0 < done.next_hook <= redis_now:
+                self.state(shard).next_hook = self.hooks.deliver(shard, redis_now)
         self._offer(offers, "")
         for shard in [s for s, x in self.states.items() if x.recover and not x.more]:
             self._recover(shard)
@@ -129,6 +137,7 @@ class Dispatch:
             state = self.state(shard)
             state.more, state.next_timer, state.outbox = answer.more, answer.next_timer, answer.outbox
             state.next_slot, state.next_backfill = answer.next_slot, answer.next_backfill
+            state.next_hook = answer.next_hook
             done.append((shard, answer))
         return done
 

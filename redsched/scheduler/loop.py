@@ -186,6 +186,7 @@ class Scheduler:
         self._reading(False)
 
     def _hand_over(self) -> None:
+        self.dispatch.hooks.close()
         try:
             self.ownership.leave()
         except Unavailable as error:

@@ -67,6 +67,7 @@ class RunRecord:
     has_params: bool = False
     left: int = 0
     edits: int = 0
+    late: bool = False
 
     def task(self, index: int) -> TaskRecord:
         record = decode_record(self.tasks.get(index))
@@ -147,6 +148,7 @@ def run_from_hash(fields: Mapping[str, str], tries: Mapping[str, str]) -> RunRec
         has_params="p" in flags,
         left=int(fields.get("left", "0")),
         edits=int(fields.get("edits", "0")),
+        late="late" in fields,
     )
 
 

@@ -75,6 +75,7 @@ class Advance(NamedTuple):
     stops: list[str]
     next_slot: int
     next_backfill: int
+    next_hook: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,7 @@ class ShardStore:
 
     @staticmethod
     def advance_answer(reply: Any) -> Advance:
-        applied, more, timer, outbox, offers, ended, stops, slot, backfill = reply
+        applied, more, timer, outbox, offers, ended, stops, slot, backfill, hook = reply
         text = [x.decode() for x in ended]
         return Advance(
             applied,
@@ -143,6 +144,7 @@ class ShardStore:
             [x.decode() for x in stops],
             int(float(slot)),
             int(float(backfill)),
+            int(float(hook)),
         )
 
     def due(self, shard: int, token: str, limit: int) -> tuple[int, int, list[Due]]:
@@ -169,6 +171,32 @@ class ShardStore:
         text = [x.decode() for x in ended]
         gone = [Ended(text[i], text[i + 1], int(text[i + 2])) for i in range(0, len(text), 3)]
         return created, offers_of(offers), gone, int(float(look))
+
+    def hooks_due(self, shard: int, now: int, limit: int) -> list[tuple[str, int]]:
+        """(`dag/run/event/ms`, how often its delivery has failed) of what is to be told now."""
+        key, tries = self.keys(shard, "hooks", "hook_tries")
+        with self._store.translate():
+            found = self._store.client.zrangebyscore(key, "-inf", now, start=0, num=limit)
+            failed = self._store.client.hmget(tries, found) if found else []
+        return [(x.decode(), int(n or 0)) for x, n in zip(found, failed, strict=True)]
+
+    def hook_done(self, shard: int, member: str) -> None:
+        """It was told, or will never be."""
+        key, tries = self.keys(shard, "hooks", "hook_tries")
+        with self._store.translate():
+            pipe = self._store.client.pipeline(transaction=False)
+            pipe.zrem(key, member)
+            pipe.hdel(tries, member)
+            pipe.execute()
+
+    def hook_again(self, shard: int, member: str, at: int) -> None:
+        """It could not be told: once more, then."""
+        key, tries = self.keys(shard, "hooks", "hook_tries")
+        with self._store.translate():
+            pipe = self._store.client.pipeline(transaction=False)
+            pipe.hincrby(tries, member, 1)
+            pipe.zadd(key, {member: at}, xx=True)
+            pipe.execute()
 
     def backfill_due(self, shard: int, token: str, limit: int) -> list[DueBackfill]:
         flat = self._call("backfill_due", shard, "owner meta prefix", token, limit)

@@ -12,7 +12,7 @@ local limit = ARGV[2]
 -- args: token limit ...
 -- The rest of args: attempt ids that their pools have taken since the last call (they become `queued`).
 -- returns: {applied, 1 if the inbox holds more, next timer (ms) or 0, runs in the outbox, offers, ended, stops, next slot (ms) or 0,
---   when to look at a backfill (ms) or -1}
+--   when to look at a backfill (ms) or -1, when to deliver a hook (ms) or 0}
 --   offers {attempt id, pool, slots, priority, group, weight, payload, …} · ended {dag/run, state, ms, …} · stops {pool/attempt id, …}
 -- errors: FENCED
 -- cost: O(entries + their direct downstream), at most `limit` entries and 1000 steps a call (~10 ms)
@@ -427,11 +427,20 @@ function run.end_as(r, state)
   redis.call('ZREM', run.prefix .. 'running_runs', d.id .. '/' .. r.id)
   redis.call('ZADD', run.prefix .. 'ended', run.now, d.name .. '/' .. r.id)
   if r.kind == 'backfill' then run.leave_backfill(r, state) end
+  if state == 'success' then run.hook(r, 'success') elseif state == 'failed' then run.hook(r, 'failure') end
   local e = run.ended
   e[#e + 1] = d.id .. '/' .. r.id
   e[#e + 1] = state
   e[#e + 1] = string.format('%d', run.now - (tonumber(redis.call('HGET', r.key, 'started')) or run.now))
   run.start_next(d)
+end
+
+-- What the DAG wants to be told is put into an outbox in the same step; the owner delivers it, at least once.
+function run.hook(r, event)
+  local hooks = redis.call('HGET', r.plan.key, 'hooks')
+  if hooks and string.find(hooks, event, 1, true) then
+    redis.call('ZADD', run.prefix .. 'hooks', run.now, r.dag.name .. '/' .. r.id .. '/' .. event .. '/' .. string.format('%d', run.now))
+  end
 end
 
 -- A run of a backfill makes room for its next one.
@@ -899,6 +908,14 @@ function fire.timeout(id)
   run.fail(r, index, rec, 'timeout: its worker did not stop it', false)
 end
 
+-- A run that has not ended by its deadline is late; it goes on.
+function fire.deadline(id)
+  local r = run.open(string.match(id, '^([^/]+)/(.+)$'))
+  if not r or (r.state ~= 'running' and r.state ~= 'queued') then return end
+  redis.call('HSET', r.key, 'late', '1')
+  run.hook(r, 'deadline')
+end
+
 -- run_timeout: what has not settled is cancelled, and the run has failed.
 function fire.expire(id)
   local r = run.open(string.match(id, '^([^/]+)/(.+)$'))
@@ -922,4 +939,5 @@ local first = redis.call('ZRANGE', timers, 0, 0, 'WITHSCORES')
 local more = (#entries == tonumber(limit) or applied < #entries) and 1 or 0
 return { applied, more, first[2] or '0', redis.call('ZCARD', prefix .. 'outbox'), run.offers, run.ended, redis.call('SRANDMEMBER', prefix .. 'stops', 100),
   redis.call('ZRANGE', prefix .. 'slots', 0, 0, 'WITHSCORES')[2] or '0',
-  redis.call('ZRANGE', prefix .. 'backfill_look', 0, 0, 'WITHSCORES')[2] or '-1' }
+  redis.call('ZRANGE', prefix .. 'backfill_look', 0, 0, 'WITHSCORES')[2] or '-1',
+  redis.call('ZRANGE', prefix .. 'hooks', 0, 0, 'WITHSCORES')[2] or '0' }

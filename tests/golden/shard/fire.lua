@@ -424,11 +424,20 @@ function run.end_as(r, state)
   redis.call('ZREM', run.prefix .. 'running_runs', d.id .. '/' .. r.id)
   redis.call('ZADD', run.prefix .. 'ended', run.now, d.name .. '/' .. r.id)
   if r.kind == 'backfill' then run.leave_backfill(r, state) end
+  if state == 'success' then run.hook(r, 'success') elseif state == 'failed' then run.hook(r, 'failure') end
   local e = run.ended
   e[#e + 1] = d.id .. '/' .. r.id
   e[#e + 1] = state
   e[#e + 1] = string.format('%d', run.now - (tonumber(redis.call('HGET', r.key, 'started')) or run.now))
   run.start_next(d)
+end
+
+-- What the DAG wants to be told is put into an outbox in the same step; the owner delivers it, at least once.
+function run.hook(r, event)
+  local hooks = redis.call('HGET', r.plan.key, 'hooks')
+  if hooks and string.find(hooks, event, 1, true) then
+    redis.call('ZADD', run.prefix .. 'hooks', run.now, r.dag.name .. '/' .. r.id .. '/' .. event .. '/' .. string.format('%d', run.now))
+  end
 end
 
 -- A run of a backfill makes room for its next one.
@@ -611,7 +620,12 @@ function create.run(d, run_id, kind, logical, params, nonce, keys)
   local now = string.format('%d', run.now)
   local head = d.version .. ',' .. d.digest .. ',' .. kind .. ',' .. logical .. ',' .. now .. ',' .. (params ~= '' and 'p' or '')
   local plan_key = plan.open(prefix, dag, d.digest).key
-  redis.call('HSET', key, 'state', 'queued', 'head', head, 'left', redis.call('HGET', plan_key, 'n'), 'nonce', nonce)
+  local v = redis.call('HMGET', plan_key, 'n', 'deadline')
+  redis.call('HSET', key, 'state', 'queued', 'head', head, 'left', v[1], 'nonce', nonce)
+  -- A backfill is late by its nature.
+  if v[2] and kind ~= 'backfill' then
+    redis.call('ZADD', prefix .. 'timers', (tonumber(logical) or run.now) + v[2], 'deadline/' .. d.name .. '/' .. run_id)
+  end
   redis.call('ZADD', index_key, now, run_id)
   redis.call('ZADD', prefix .. 'queued_runs', now, dag .. '/' .. run_id)
   redis.call('ZADD', prefix .. 'recent', now, dag .. '/' .. run_id)

@@ -425,11 +425,20 @@ function run.end_as(r, state)
   redis.call('ZREM', run.prefix .. 'running_runs', d.id .. '/' .. r.id)
   redis.call('ZADD', run.prefix .. 'ended', run.now, d.name .. '/' .. r.id)
   if r.kind == 'backfill' then run.leave_backfill(r, state) end
+  if state == 'success' then run.hook(r, 'success') elseif state == 'failed' then run.hook(r, 'failure') end
   local e = run.ended
   e[#e + 1] = d.id .. '/' .. r.id
   e[#e + 1] = state
   e[#e + 1] = string.format('%d', run.now - (tonumber(redis.call('HGET', r.key, 'started')) or run.now))
   run.start_next(d)
+end
+
+-- What the DAG wants to be told is put into an outbox in the same step; the owner delivers it, at least once.
+function run.hook(r, event)
+  local hooks = redis.call('HGET', r.plan.key, 'hooks')
+  if hooks and string.find(hooks, event, 1, true) then
+    redis.call('ZADD', run.prefix .. 'hooks', run.now, r.dag.name .. '/' .. r.id .. '/' .. event .. '/' .. string.format('%d', run.now))
+  end
 end
 
 -- A run of a backfill makes room for its next one.
