@@ -105,14 +105,16 @@ class Line(NamedTuple):
 class Process:
     """One `redsched …`; its lines go to a file."""
 
-    def __init__(self, site: Site, name: str, words: Sequence[str]) -> None:
+    def __init__(
+        self, site: Site, name: str, words: Sequence[str], env: dict[str, str] | None = None
+    ) -> None:
         self.name = name
         self.log = site.folder / f"{name}.log"
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "redsched", *words],
                 cwd=site.folder,
-                env=site.env,
+                env=site.env if env is None else env,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -132,6 +134,10 @@ class Process:
 
     def count(self, words: str) -> int:
         return sum(words in line for line in self.lines)
+
+    def says(self, words: str, seconds: float = 30) -> None:
+        """Wait for a line with these words."""
+        until(lambda: self.count(words), lambda: f"{words!r} is not said: {self.lines}", seconds)
 
     def signal(self, number: signal.Signals) -> None:
         assert self.alive, f"{self.name} has ended: {self.lines}"
@@ -213,20 +219,22 @@ class Site:
         for process in self.processes:
             process.kill()
         embedded.stop(self.settings.data)
-        if kind is not None:
-            self._tell()
+        self._tell()
         try:
             until(lambda: not self.everybody(), lambda: f"left behind: {self.everybody()}", 10)
         finally:
-            for pid in self.everybody():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            self.kill_everybody()
 
     def _tell(self) -> None:
-        """For who reads of a failure."""
+        """For who reads of a failure; pytest shows it only then."""
         for process in self.processes:
             print(f"--- {process.name}", *process.lines[-40:], sep="\n")
         print("--- trail", *(" ".join(map(str, line)) for line in self.trail()[-40:]), sep="\n")
+
+    @property
+    def redis(self) -> Server:
+        assert self.server, "this site has no server of its own"
+        return self.server
 
     # ---- processes
 
@@ -246,8 +254,8 @@ class Site:
     def worker(self, *words: str) -> Process:
         return self.process("worker", *words, str(self.folder))
 
-    def process(self, kind: str, *words: str) -> Process:
-        made = Process(self, f"{kind}{len(self.processes)}", [kind, *words])
+    def process(self, kind: str, *words: str, env: dict[str, str] | None = None) -> Process:
+        made = Process(self, f"{kind}{len(self.processes)}", [kind, *words], env)
         self.processes.append(made)
         return made
 
@@ -275,12 +283,24 @@ class Site:
         found = {}
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError):
-                if (
-                    entry.name.isdecimal()
-                    and mark in (entry / "environ").read_bytes()
-                    and alive(int(entry.name))
-                ):
-                    found[int(entry.name)] = (entry / "cmdline").read_text().replace("\0", " ").strip()
+                if not entry.name.isdecimal() or not alive(int(entry.name)):
+                    continue
+                # A server writes its title over its environment.
+                here = (entry / "cwd").readlink().is_relative_to(self.folder)
+                if here or mark in (entry / "environ").read_bytes():
+                    line = (entry / "cmdline").read_text(errors="replace")
+                    found[int(entry.name)] = line.replace("\0", " ").strip()
+        return found
+
+    def kill_everybody(self) -> None:
+        """As a power cut does; but for the test's own server."""
+        until(lambda: not self._killed(), "killed, and alive")
+
+    def _killed(self) -> dict[int, str]:
+        found = self.everybody()
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         return found
 
     def of_task(self, task: str) -> dict[int, str]:
