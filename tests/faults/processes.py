@@ -35,7 +35,7 @@ LEASE_MS, WORKER_LEASE_MS = 1000, 3000
 SAY = 'echo "$REDSCHED_RUN $REDSCHED_TASK $REDSCHED_ATTEMPT $$ begun" >> "$TRAIL"'
 BODIES = """
 import os, signal, sys, time
-from redsched import context
+from redsched import Branch, context
 
 TRAIL = os.open(os.environ["TRAIL"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
@@ -51,6 +51,9 @@ def slowly(seconds):
     say()
     time.sleep(seconds)
     say("ended")
+
+def choose():
+    return Branch("a")
 
 def take(given):
     both()

@@ -152,6 +152,24 @@ def test_a_new_dag_of_an_old_name_runs_its_own_code(site: Site) -> None:
         site.client.delete("d")
 
 
+def test_a_branch_keeps_what_is_below_the_chosen(site: Site) -> None:
+    """`b` is below the choice twice: directly, and by way of `a`, which was chosen."""
+    site.start()
+    choice: dict[str, dict[str, Any]] = {
+        "command": {"run": """echo '::branch:: ["a"]'"""},
+        "call": {"call": "bodies:choose"},
+    }
+    for dag, body in choice.items():
+        below = {"a": ["first"], "b": ["first", "a"], "c": ["first"]}
+        site.dag(
+            dag, {"first": body, **{name: {"run": SAY, "needs": needs} for name, needs in below.items()}}
+        )
+        (shown,) = site.wait(dag, site.run(dag, run=dag))
+        states = {name: task["state"] for name, task in shown["tasks"].items()}
+        assert states == {"first": "success", "a": "success", "b": "success", "c": "skipped"}
+        assert [x.task for x in site.begun(run=dag)] == ["a", "b"]
+
+
 def test_params_are_filled_in_or_refused_before_a_run_is_made(site: Site) -> None:
     """DF-112"""
     site.start()
