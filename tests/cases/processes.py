@@ -104,9 +104,13 @@ def gate(name: str) -> str:
     return f"until [ -e {name} ]; do sleep 0.02; done"
 
 
-def first_time(command: str, otherwise: str = "true") -> str:
-    """Shell: one thing in the first execution of the task in its run, another in those after it."""
-    return f'if mkdir "first.$REDSCHED_RUN.$REDSCHED_TASK" 2>&-; then {command}; else {otherwise}; fi'
+def first_time(command: str, otherwise: str = "true") -> dict[str, Any]:
+    """A task that does one thing in its first execution in a run, another in those after it.
+
+    Who is killed as soon as its line is there has already taken note that it was the first.
+    """
+    first = 'mkdir "first.$REDSCHED_RUN.$REDSCHED_TASK" 2>&-; FIRST=$?'
+    return {"run": f"{first}; {line()}; if [ $FIRST = 0 ]; then {command}; else {otherwise}; fi"}
 
 
 def needs(*names: str, rule: str | None = None) -> dict[str, Any]:
