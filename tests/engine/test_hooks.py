@@ -22,7 +22,9 @@ def told(engine: Engine) -> None:
     engine.step()
     for state in engine.scheduler.dispatch.states.values():
         state.next_hook = 1
-    engine.scheduler._clock_ahead += 1000  # past the moment of the last script, which the estimate may lag behind
+    engine.scheduler._clock_ahead += (
+        1000  # past the moment of the last script, which the estimate may lag behind
+    )
     engine.step()
     hooks = engine.scheduler.dispatch.hooks
     if hooks._threads is not None:
