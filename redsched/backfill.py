@@ -76,7 +76,7 @@ def start(
             f"backfill {found} of DAG {dag!r} is active and overlaps this range; see: redsched backfill show {found}"
         )
     _forget_old(client)
-    return {**plan, **show(client, ident)}
+    return {**show(client, ident), **plan}  # the plan last: what exists is counted there before it is come to
 
 
 def _check(max_active: int, order: str, on_existing: str) -> None:

@@ -53,12 +53,19 @@ class Backfills:
             dates, cursor = next_dates(due)
             runs = [(ms, dated_run_id(ms)) for ms in dates]
             look = now if cursor is not None and len(dates) == RUNS_A_STEP else now + LOOK_AGAIN_MS
-            done, made, existing = self.store.shard.backfill_step(shard, token, due, cursor, look, runs)
-            offers += made
-            if done and due.fields.get("on_existing", "skip") != "skip":
-                for _, run, _ in existing:
-                    self._again(shard, token, due, run)
+            # Before the cursor goes on: so none is lost if we die here, and the backfill isn't over while they run.
+            for run in self._existing(due, dates):
+                self._again(shard, token, due, run)
+            offers += self.store.shard.backfill_step(shard, token, due, cursor, look, runs)[1]
         return offers
+
+    def _existing(self, due: DueBackfill, dates: list[int]) -> list[str]:
+        """The runs that may have to run again."""
+        if not dates or due.fields.get("on_existing", "skip") == "skip":
+            return []
+        wanted = set(dates)
+        known = self.store.shard.dated_runs(due.dag, min(dates), max(dates))
+        return [run for ms, run in known if ms in wanted]
 
     def _again(self, shard: int, token: str, due: DueBackfill, run: str) -> None:
         """Run an existing run again: all of it, or what failed in it."""
@@ -68,11 +75,16 @@ class Backfills:
             if record.state not in ENDED or (only_failed and record.state == "success"):
                 return
             self.store.shard.unpack_run(due.dag, run)
-            self.store.shard.backfill_adopt(shard, token, due, run)
+            if not self.store.shard.backfill_adopt(shard, token, due, run):
+                return
 
             def plan(graph: Graph, now: Now) -> Edit:
                 return plan_clear(graph, now, select(graph, now, None, only_failed=only_failed))
 
-            edit_run(self.store, due.dag, run, plan)
-        except (NotFound, Conflict) as refusal:
-            log.warning("backfill %s: run %s of %s is left as it is: %s", due.id, run, due.dag, refusal)
+            if edit_run(self.store, due.dag, run, plan).edit.changes:
+                return
+            refusal = "nothing in it is to run again"
+        except (NotFound, Conflict) as error:
+            refusal = str(error)
+        log.warning("backfill %s: run %s of %s is left as it is: %s", due.id, run, due.dag, refusal)
+        self.store.shard.backfill_adopt(shard, token, due, run, wanted=False)

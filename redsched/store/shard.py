@@ -222,9 +222,12 @@ class ShardStore:
         found = [(int(text[i]), text[i + 1], text[i + 2]) for i in range(0, len(text), 3)]
         return word == b"OK", offers_of(offers), found
 
-    def backfill_adopt(self, shard: int, token: str, due: DueBackfill, run: str) -> None:
-        """An existing run becomes one of the backfill's."""
-        self._call("backfill_adopt", shard, "owner meta prefix", token, due.dag, due.id, run)
+    def backfill_adopt(
+        self, shard: int, token: str, due: DueBackfill, run: str, *, wanted: bool = True
+    ) -> bool:
+        """An existing run becomes one of the backfill's, or is let go; returns whether it is to run again for it."""
+        args = (token, due.dag, due.id, run, int(wanted))
+        return bool(self._call("backfill_adopt", shard, "owner meta prefix", *args))
 
     def ready(
         self, shard: int, token: str, after: str = "", limit: int = 100
