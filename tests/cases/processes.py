@@ -388,7 +388,8 @@ class Installation:
         except FileNotFoundError:
             return []
         made = []
-        for words in (x.rstrip().split(" ", 4) for x in text.splitlines()):
+        whole = text[: text.rfind("\n") + 1]  # a write that crosses a page may be seen half
+        for words in (x.rstrip().split(" ", 4) for x in whole.splitlines()):
             word = words[4] if len(words) > 4 else ""
             made.append(Line(words[0], words[1], int(words[2]), int(words[3]), word))
         return [x for x in made if run in (None, x.run) and task in (None, x.task)]
