@@ -18,7 +18,9 @@ NewSite = Callable[..., Site]
 
 def first_time(command: str, otherwise: str = "true") -> str:
     """A line that does one thing in the task's first execution and another in those after it."""
-    return f'{SAY}; if mkdir "first.$REDSCHED_RUN.$REDSCHED_TASK" 2> /dev/null; then {command}; else {otherwise}; fi'
+    # It is marked as begun before it says so, because the test may kill it as soon as it has said so.
+    mark = 'mkdir "first.$REDSCHED_RUN.$REDSCHED_TASK" 2> /dev/null'
+    return f"if {mark}; then {SAY}; {command}; else {SAY}; {otherwise}; fi"
 
 
 def counts(site: Site) -> Counter[str]:
