@@ -139,6 +139,7 @@ class Client:
                 schedule=timing.stored,
                 slot=timing.slot,
                 look=timing.look,
+                created=timing.now,
             )
 
         version, new = self._say(stage_and_register)

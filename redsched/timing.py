@@ -25,12 +25,14 @@ WHEN = ("cron", "every", "anchor", "timezone", "start", "end", "offset")
 class Timing:
     """`stored`: JSON for Redis, '' for none. `slot`: the first slot (ms) or None; `look`: when to deal with it.
 
+    `now`: what the time was; for a new DAG, when it was registered, which is where `every` counts from.
     `change` for a schedule that is new or other than before: the next fire times of both, and a warning about clocks.
     """
 
     stored: str
     slot: int | None
     look: int
+    now: int
     change: dict[str, Any]
 
 
@@ -39,7 +41,7 @@ def timing_of(spec: DagSpec, known: Mapping[str, str], now: int) -> Timing:
     before = json.loads(known["schedule"]) if known.get("schedule") else None
     schedule = Schedule.of(spec, int(known.get("created", now)))
     if schedule is None:
-        return Timing("", None, 0, _change(before, None, now) if before else {})
+        return Timing("", None, 0, now, _change(before, None, now) if before else {})
     offset = spread_ms(spec.dag, spec.spread)
     after: dict[str, Any] = {**schedule.to_stored(), "overlap": spec.overlap}
     after |= {"catchup": True} if spec.catchup else {}
@@ -53,7 +55,7 @@ def timing_of(spec: DagSpec, known: Mapping[str, str], now: int) -> Timing:
     else:
         slot = schedule.next_after(now)
     change = {} if same else _change(before, after, now)
-    return Timing(stored, slot, 0 if slot is None else slot + offset, change)
+    return Timing(stored, slot, 0 if slot is None else slot + offset, now, change)
 
 
 def _change(before: dict[str, Any] | None, after: dict[str, Any] | None, now: int) -> dict[str, Any]:

@@ -1,10 +1,11 @@
 -- register: a DAG's definition becomes its current version; the same content is no new version.
 -- cell: shard
 -- keys: prefix inbox
--- args: dag digest paused path team max_active_runs max_active_tasks info schedule slot look
+-- args: dag digest paused path team max_active_runs max_active_tasks info schedule slot look created
 -- The plan `plan:<dag>:<digest>` was written before, with an expiry that this takes off. paused: '' keeps, '0', '1'.
 -- schedule: JSON or '' for none; slot, look: the first slot that may become a run, and when. A schedule that has not changed goes on
 -- where it is; a changed one begins there, so that it never makes runs for the past.
+-- created: when its first version came (ms), by which the schedule was made; '' for now.
 -- returns: {version, 1 if it is new}
 -- errors: NOTFOUND (the plan has expired: write it again), CONFLICT (the DAG is being deleted)
 -- cost: O(1)
@@ -17,14 +18,15 @@ local version = tonumber(known[1]) or 0
 local new = known[2] ~= digest
 if new then
   version = version + 1
+  local at = version == 1 and created ~= '' and created or string.format('%d', clock.now())
   redis.call('HSET', key, 'version', version, 'digest', digest, 'path', path, 'info', info, 'team', team,
     'max_active_runs', max_active_runs, 'max_active_tasks', max_active_tasks,
-    'v' .. version, digest .. ',' .. string.format('%d', clock.now()) .. ',' .. path)
+    'v' .. version, digest .. ',' .. at .. ',' .. path)
   redis.call('PERSIST', plan)
   redis.call('SADD', prefix .. 'dags', dag)
   if version == 1 then
     local generation = redis.call('HGET', prefix .. 'generations', dag) or '0'
-    redis.call('HSET', key, 'created', clock.now(), 'generation', generation)
+    redis.call('HSET', key, 'created', at, 'generation', generation)
     redis.call('HSETNX', key, 'paused', '0')
   end
   redis.call('XADD', inbox, '*', 'kind', 'limits', 'id', dag)

@@ -332,15 +332,16 @@ class ShardStore:
         schedule: str = "",
         slot: int | None = None,
         look: int = 0,
+        created: int | None = None,
     ) -> tuple[int, bool]:
         """(version, whether it is new). Raises NotFound if the staged plan has expired.
 
-        `schedule`, `slot`, `look`: see lua/shard/register.lua; a schedule that has not changed goes on where it is.
+        `schedule`, `slot`, `look`, `created`: see lua/shard/register.lua; a schedule that has not changed goes on where it is.
         """
         first = "" if slot is None else slot
         args = (
             *(dag, digest, paused, path, team, max_active_runs, max_active_tasks, info),
-            *(schedule, first, look),
+            *(schedule, first, look, "" if created is None else created),
         )
         version, new = self._call("register", self.of(dag), "prefix inbox", *args)
         return int(version), bool(new)

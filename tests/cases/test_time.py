@@ -14,6 +14,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from redsched.definition.model import DagSpec
+
 from .commands import Commands
 from .conftest import Make
 from .processes import Installation, line, until
@@ -274,6 +276,22 @@ def test_cr_116_names_equal_their_five_fields_in_the_zone(run: Commands, name: s
     for fire in json.loads(named.out):
         local = datetime.fromisoformat(fire).astimezone(ZoneInfo("Europe/Paris"))
         assert local.minute == 0 and (name == "@hourly" or local.hour == 0)
+
+
+def test_an_interval_keeps_its_anchor_however_slow_its_registration_is(
+    site: Installation, run: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second changes between the look at the clock and the registration: the preview, the slot, the next version."""
+    text = {"dag": "anchor", "schedule": {"every": "7m"}, "tasks": {"a": {"run": line()}}}
+    client = site.client
+    now = client.store.control.now
+    monkeypatch.setattr(client.store.control, "now", lambda: now() - 1500)
+    client.register(DagSpec.model_validate(text))
+    monkeypatch.undo()
+    slot = client.dag("anchor")["next"]
+    assert run.json("dag", "next", "anchor", "-n", "1") == [slot]
+    assert "schedule" not in client.register(DagSpec.model_validate(text | {"description": "changed"}))
+    assert client.dag("anchor")["next"] == slot
 
 
 # ---- what is refused
