@@ -168,12 +168,15 @@ def days(month: str, first: int, last: int) -> list[str]:
 
 @pytest.fixture(scope="module")
 def site(make_shared: Make) -> Iterator[Site]:
-    """The every-minute DAG of the last test has its whole time here."""
+    """The DAGs of the last test begin here, so that their slots come while the others run."""
     made = Site(make_shared())
     began = floor(made.now())
     made.register("minute", EVERY_MINUTE, "--paused", start=written(began - 30 * MINUTE))
     made.due_since("minute", began - 30 * MINUTE)
     made.run("dag", "resume", "minute")
+    start = floor(made.now(), SECOND) + 2 * SECOND
+    bounds: dict[str, Any] = {"start": written(start), "end": written(start + 9 * SECOND)}
+    made.register("rt110", {"every": "1s"}, catchup=True, **bounds)
     yield made
     made.close()
 
@@ -281,17 +284,17 @@ def test_bf_102_bf_108_what_an_outage_misses(site: Site) -> None:
 
 def test_bf_105_a_run_by_hand_for_a_slot_that_comes(site: Site) -> None:
     """It takes the slot's place; that is said beside the runs, and the slots around it have their runs."""
-    site.register("bf105", {"every": "2s"})
-    slot = site.run.json("dag", "next", "bf105", "-n", "3")[1]
+    site.register("bf105", {"every": "1s"})
+    slot = site.run.json("dag", "next", "bf105", "-n", "4")[2]
     mine = site.run.json("run", "start", "bf105", "--date", slot, "--id", "mine")
     assert mine["run"] == "mine"
-    after = written(datetime.fromisoformat(slot) + 2 * SECOND)
+    after = written(datetime.fromisoformat(slot) + SECOND)
     until(
         lambda: after in [r["logical_date"] for r in site.client.runs("bf105", "success")], "no slot after it"
     )
     site.run("dag", "pause", "bf105")
     rows = {row["logical_date"]: row for row in site.rows("bf105")}
-    before = written(datetime.fromisoformat(slot) - 2 * SECOND)
+    before = written(datetime.fromisoformat(slot) - SECOND)
     assert [rows[x]["kind"] for x in (before, slot, after)] == ["scheduled", "manual", "scheduled"]
     listed = [row for row in site.rows("bf105", "--include-skipped") if row["logical_date"] == slot]
     assert sorted(row["state"] for row in listed) == ["skipped", "success"]
@@ -322,7 +325,7 @@ def test_bf_106_triggers_at_the_same_moment(site: Site) -> None:
 
 def test_bf_107_nothing_comes_after_the_end(site: Site) -> None:
     """Quiet: no slot is left. The same after a restart of the schedulers."""
-    bounds = {"start": "2015-01-01T00:00:00Z", "end": "2015-01-01T02:00:00Z"}
+    bounds: dict[str, Any] = {"start": "2015-01-01T00:00:00Z", "end": "2015-01-01T02:00:00Z"}
     site.register("bf107", "0 * * * *", catchup=True, **bounds)
     for _ in range(2):
         site.quiet("bf107", 3)
@@ -343,7 +346,7 @@ def test_pl_106_one_at_a_time_by_date(site: Site) -> None:
     last = floor(site.now())
     first = last - 14 * MINUTE
     task = stamped(0.1)
-    bounds = {"start": written(first), "end": written(last)}
+    bounds: dict[str, Any] = {"start": written(first), "end": written(last)}
     site.register("pl106", EVERY_MINUTE, task=task, catchup=True, max_active_runs=1, **bounds)
     rows = site.quiet("pl106", 15)
     assert [row["logical_date"] for row in rows] == [written(x) for x in rising(first, 15)]
@@ -458,9 +461,8 @@ def test_rt_110_each_slot_once(site: Site) -> None:
 
     BF-101 with a real cron: switched on after thirty missed slots, it made one past run and one for the next minute.
     """
-    start = floor(site.now(), SECOND) + 2 * SECOND
-    site.register("rt110", {"every": "1s"}, start=written(start), end=written(start + 9 * SECOND))
     rows = site.quiet("rt110", 10)
+    start = datetime.fromisoformat(rows[0]["logical_date"])
     assert [row["logical_date"] for row in rows] == [written(x) for x in rising(start, 10, SECOND)]
     assert Counter(site.executed("rt110")) == {row["run"]: 1 for row in rows}
     site.quiet("minute", 2, 62)
