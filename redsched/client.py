@@ -119,6 +119,7 @@ class Client:
             "description": spec.description,
             "tasks": len(plan.names),
             "timezone": spec.timezone,
+            **({"retention": {k: v for k, v in spec.retention if v is not None}} if spec.retention else {}),
         }
         timing = self._timing(spec)
         after = getattr(spec.schedule, "after", None)

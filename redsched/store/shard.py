@@ -290,15 +290,18 @@ class ShardStore:
             return sorted(x.decode() for some in pipe.execute() for x in some)
 
     def expired(self, dag: str, now: int, limit: int) -> list[str]:
-        """Runs of the DAG beyond its retention by age and by count, the oldest first."""
-        settings = self._store.settings
-        key = f"{self.prefix(dag)}runs:{dag}"
+        """Runs of the DAG beyond its retention (its own, else the settings') by age and by count, the oldest first."""
+        settings, prefix = self._store.settings, self.prefix(dag)
+        key = f"{prefix}runs:{dag}"
         with self._store.translate():
+            info = self._store.client.hget(f"{prefix}dag:{dag}", "info")
+            own = json.loads(info).get("retention", {}) if info else {}
+            oldest = now - own.get("age", settings.retention_age_ms)
             pipe = self._store.client.pipeline(transaction=False)
-            pipe.zrange(key, "-inf", str(now - settings.retention_age_ms), byscore=True, offset=0, num=limit)
+            pipe.zrange(key, "-inf", str(oldest), byscore=True, offset=0, num=limit)
             pipe.zcard(key)
             old, count = pipe.execute()
-            beyond = min(limit, count - settings.retention_runs)
+            beyond = min(limit, count - own.get("runs", settings.retention_runs))
             more = self._store.client.zrange(key, 0, beyond - 1) if beyond > 0 else []
         return [x.decode() for x in dict.fromkeys([*old, *more])]
 

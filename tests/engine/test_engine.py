@@ -393,6 +393,20 @@ def test_retention_forgets_by_count_the_oldest_first(engine: Engine) -> None:
     assert [r["run"] for r in engine.client.runs("d")] == ids[:2:-1]
 
 
+def test_a_dags_own_retention_goes_before_the_settings(engine: Engine) -> None:
+    engine.register("d", {"a": {}}, retention={"runs": 1})
+    engine.register("other", {"a": {}}, retention={"age": "1h"})
+    for i in range(3):
+        engine.client.trigger("d", run=f"r{i}")
+        engine.client.trigger("other", run=f"r{i}")
+    engine.settle()
+    now = engine.scheduler.redis_now()
+    assert engine.scheduler.leader.retain(now) == 2
+    assert engine.scheduler.leader.retain(now + 3_700_000) == 3
+    assert [r["run"] for r in engine.client.runs("d")] == ["r2"]
+    assert engine.client.runs("other") == []
+
+
 def test_runs_stay_on_their_version(engine: Engine) -> None:
     assert engine.register("d", {"a": {}, "b": {"needs": ["a"]}})["version"] == 1
     assert engine.register("d", {"a": {}, "b": {"needs": ["a"]}}) == {
