@@ -140,7 +140,6 @@ def test_a_dag_is_deleted_while_it_runs(site: Site) -> None:
     assert site.client.dags() == []
 
 
-@pytest.mark.xfail(reason="a worker keeps definitions by DAG and version, not by the DAG's generation")
 def test_a_new_dag_of_an_old_name_runs_its_own_code(site: Site) -> None:
     """DF-109: also in a child that has run the old one."""
     site.start(concurrency=1)
