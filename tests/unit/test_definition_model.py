@@ -173,7 +173,7 @@ def test_refusals_of_a_task_name_place_and_value(task: dict[str, Any], said: str
     ("more", "said"),
     [
         ({"shedule": "x"}, "shedule: unknown key; did you mean 'schedule'?"),
-        ({"on_failure": "x"}, "on_failure: unknown key"),
+        ({"on_retry": "x"}, "on_retry: unknown key"),
         ({"tasks": {}}, "tasks: is empty"),
         ({"tasks": [{"id": "a"}]}, "tasks: must be a mapping"),
         ({"tasks": {"a": None}}, "tasks.a: must be a mapping, not None"),
