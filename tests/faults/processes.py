@@ -366,7 +366,8 @@ class Site:
             text = self.trail_file.read_text()
         except FileNotFoundError:
             return []
-        split = (x.split(" ", 4) for x in text.splitlines())
+        whole = text[: text.rfind("\n") + 1]  # a reader may come in the middle of a write
+        split = (x.split(" ", 4) for x in whole.splitlines())
         return [Line(run, task, int(attempt), int(pid), word) for run, task, attempt, pid, word in split]
 
     def begun(self, task: str | None = None, run: str | None = None) -> list[Line]:
