@@ -336,3 +336,18 @@ def test_nothing_follows_a_run_that_failed(engine: Engine) -> None:
     assert engine.client.runs("down") == []
     engine.register("down", {"b": {}})
     assert engine.store.control.after() == {}
+
+
+def test_runs_are_found_by_their_dates_for_a_clear_of_a_range(engine: Engine) -> None:
+    engine.register("d", {"a": {}})
+    for day in range(1, 6):
+        engine.client.trigger("d", date=datetime(2026, 1, day, tzinfo=UTC))
+    engine.settle()
+    low, high = (int(datetime(2026, 1, day, tzinfo=UTC).timestamp() * 1000) for day in (2, 4))
+    runs = engine.client.runs_between("d", low, high)
+    assert runs == [f"2026010{day}T000000Z" for day in (2, 3, 4)]
+    for run in runs:
+        engine.client.clear("d", run)
+    engine.settle()
+    attempts = [engine.client.run("d", f"2026010{d}T000000Z")["tasks"]["a"]["attempt"] for d in range(1, 6)]
+    assert attempts == [1, 2, 2, 2, 1]
