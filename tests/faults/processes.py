@@ -31,6 +31,8 @@ T = TypeVar("T")
 
 ROOT = Path(__file__).parents[2]
 LEASE_MS, WORKER_LEASE_MS = 1000, 3000
+# With `everysec`, a server holds back writes that it has acknowledged while an fsync is under way; kill -9 loses them.
+KEPT = ("--appendonly", "yes", "--appendfsync", "no")
 # A shell line that proves an execution; `say` in Python is the same. `>>` appends, and so short a line is one write.
 SAY = 'echo "$REDSCHED_RUN $REDSCHED_TASK $REDSCHED_ATTEMPT $$ begun" >> "$TRAIL"'
 BODIES = """
@@ -209,6 +211,11 @@ class Site:
     def embedded_settings(self) -> Settings:
         """As soon as `up` has started its server."""
         return replace(self.settings, redis=embedded.find(self.settings.data), embedded=True)
+
+    def keep_writes(self) -> None:
+        """The embedded server writes at once what it acknowledges (see KEPT)."""
+        with Client(settings=self.embedded_settings()) as client:
+            client.store.client.config_set("appendfsync", "no")
 
     def __enter__(self) -> Self:
         return self

@@ -25,6 +25,7 @@ def test_two_ups_come_back_to_a_cut_file_in_a_deep_folder(new_site: NewSite) -> 
     words = ("--data", str(data), "dags")
     first = site.process("up", *words)
     first.says("ready:")
+    site.keep_writes()
     assert site.json("run", "start", "d", "--id", "r", "--data", str(data))["run"] == "r"
     site.nth(1, "a")
 

@@ -112,6 +112,7 @@ def test_up_is_killed_in_the_middle_and_started_again(new_site: NewSite, victims
     (site.folder / "dags" / "bodies.py").symlink_to(site.folder / "bodies.py")
     (site.folder / "dags" / "flow.py").write_text(DAG20_FILE.format(needs=needs))
     first = up(site)
+    site.keep_writes()
     client = Client(settings=site.embedded_settings())
     runs = [client.trigger("flow", run=f"r{i}")["run"] for i in range(count)]
     until(lambda: len(site.trail()) > 15 * count, "too few have run")

@@ -16,7 +16,7 @@ from redsched import client as client_module
 from redsched.client import Client
 from redsched.errors import DefinitionError, RedschedError, Unavailable
 
-from .processes import SAY, Site, dag20, executions, until
+from .processes import KEPT, SAY, Site, dag20, executions, until
 
 NewSite = Callable[..., Site]
 
@@ -77,7 +77,7 @@ def each_once(site: Site, dag: str, runs: list[str], tasks: int) -> None:
 
 def test_scripts_flushed_and_redis_restarted_under_load(new_site: NewSite) -> None:
     """RD-101"""
-    site = new_site("--appendonly", "yes")
+    site = new_site(*KEPT)
     server = site.redis
     site.start(2, 2)
     site.dag("d", dag20())
@@ -97,7 +97,7 @@ def test_scripts_flushed_and_redis_restarted_under_load(new_site: NewSite) -> No
 
 def test_connections_cut_and_redis_away(new_site: NewSite) -> None:
     """RD-102: idle readers come back by themselves, and say so once."""
-    site = new_site("--appendonly", "yes")
+    site = new_site(*KEPT)
     server = site.redis
     schedulers, workers = site.start(1, 2)
     site.dag("d", {f"t{i}": {"call": "bodies:both"} for i in range(100)})

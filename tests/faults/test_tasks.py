@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from .processes import SAY, Site, alive, until
+from .processes import KEPT, SAY, Site, alive, until
 
 NewSite = Callable[..., Site]
 
@@ -251,7 +251,7 @@ def worker_of(pid: int) -> int:
 
 def test_a_slot_comes_back_whatever_became_of_its_holder(new_site: NewSite) -> None:
     """PL-104: cancelled, worker killed, DAG deleted, everything killed: who waits gets the only slot."""
-    site = new_site("--appendonly", "yes", worker_lease_ms=2000)
+    site = new_site(*KEPT, worker_lease_ms=2000)
     _, workers = site.start(1, 2)
     site.client.set_pool("default", 1)
     hold: dict[str, Any] = {"holder": {"run": first_time("sleep 300")}}
