@@ -107,7 +107,7 @@ class Dispatch:
             for offer in done.offers:
                 offers[offer.pool, shard].append(offer)
             if done.stops:
-                self._stop(shard, done.stops)
+                self.store.shard.revoke_stops(shard)
             if 0 < done.next_slot <= redis_now:
                 ended += self._fire(shard, offers)
             if 0 <= done.next_backfill <= redis_now:
@@ -128,8 +128,7 @@ class Dispatch:
         done = []
         for shard, reply in zip(shards, self.store.scripts.many(calls) if calls else (), strict=True):
             if isinstance(reply, Fenced):
-                self.ownership.deposed(shard, reply)
-                self.states.pop(shard, None)
+                self._deposed(shard, reply)
                 continue
             if isinstance(reply, Exception):
                 raise reply
@@ -144,6 +143,8 @@ class Dispatch:
     def _offer(self, offers: dict[tuple[str, int], list[Offer]], cursor: str) -> None:
         calls, where = [], []
         for (pool, shard), some in offers.items():
+            if shard not in self.ownership.tokens:
+                continue  # lost since the offers were made: its next owner finds them in the outbox
             self._note_pool(pool)
             number = fence(self.ownership.tokens[shard])
             for i in range(0, len(some), CHUNK):
@@ -177,8 +178,7 @@ class Dispatch:
         try:
             made, ended, look = self.calendar.fire(shard, self.ownership.tokens[shard])
         except Fenced as refusal:
-            self.ownership.deposed(shard, refusal)
-            self.states.pop(shard, None)
+            self._deposed(shard, refusal)
             return []
         self.state(shard).next_slot = look
         for offer in made:
@@ -191,14 +191,14 @@ class Dispatch:
         try:
             made = self.backfills.step(shard, self.ownership.tokens[shard], now)
         except Fenced as refusal:
-            self.ownership.deposed(shard, refusal)
-            self.states.pop(shard, None)
+            self._deposed(shard, refusal)
             return
         for offer in made:
             offers[offer.pool, shard].append(offer)
 
-    def _stop(self, shard: int, stops: list[str]) -> None:
-        self.store.shard.revoke_stops(shard)
+    def _deposed(self, shard: int, refusal: Fenced) -> None:
+        self.ownership.deposed(shard, refusal)
+        self.states.pop(shard, None)
 
     def _recover(self, shard: int) -> None:
         """As a new owner does: show the fence to every pool, then offer everything that the outbox holds."""
@@ -211,8 +211,7 @@ class Dispatch:
                 return
             self.reoffer(shard, pages=None)
         except Fenced as refusal:
-            self.ownership.deposed(shard, refusal)
-            self.states.pop(shard, None)
+            self._deposed(shard, refusal)
             return
         state.recover = False
 

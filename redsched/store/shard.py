@@ -133,14 +133,13 @@ class ShardStore:
     @staticmethod
     def advance_answer(reply: Any) -> Advance:
         applied, more, timer, outbox, offers, ended, stops, slot, backfill, hook = reply
-        text = [x.decode() for x in ended]
         return Advance(
             applied,
             bool(more),
             int(float(timer)),
             outbox,
             offers_of(offers),
-            [Ended(text[i], text[i + 1], int(text[i + 2])) for i in range(0, len(text), 3)],
+            ended_of(ended),
             [x.decode() for x in stops],
             int(float(slot)),
             int(float(backfill)),
@@ -168,9 +167,7 @@ class ShardStore:
             following = "" if f.following is None else f.following
             args += [f.dag, f.slot, following, f.look, f.overlap, "|".join(actions)]
         created, offers, ended, look = self._call("fire", shard, "owner meta inbox prefix", token, *args)
-        text = [x.decode() for x in ended]
-        gone = [Ended(text[i], text[i + 1], int(text[i + 2])) for i in range(0, len(text), 3)]
-        return created, offers_of(offers), gone, int(float(look))
+        return created, offers_of(offers), ended_of(ended), int(float(look))
 
     def hooks_due(self, shard: int, now: int, limit: int) -> list[tuple[str, int]]:
         """(`dag/run/event/ms`, how often its delivery has failed) of what is to be told now."""
@@ -742,6 +739,11 @@ class ShardStore:
             else:
                 found.append(None)
         return found
+
+
+def ended_of(flat: list[bytes]) -> list[Ended]:
+    text = [x.decode() for x in flat]
+    return [Ended(text[i], text[i + 1], int(text[i + 2])) for i in range(0, len(text), 3)]
 
 
 def offers_of(flat: list[bytes]) -> list[Offer]:

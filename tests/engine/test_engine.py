@@ -523,3 +523,21 @@ def test_a_shard_that_everybody_believes_to_be_ours_is_taken_up_again(engine: En
     one.dispatch.sync()
     engine.settle()
     assert engine.client.run("d", "latest")["state"] == "success"
+
+
+def test_a_shard_that_is_lost_between_its_offers_and_its_slots_stops_nothing_else(engine: Engine) -> None:
+    from redsched.errors import Fenced
+
+    engine.register("d", {"a": {}}, schedule="0 0 1 * *")
+    engine.step()
+    engine.client.trigger("d")
+    prefix, shard = engine.store.shard.prefix("d"), engine.store.shard.of("d")
+    engine.store.client.zadd(f"{prefix}slots", {"d": 1})
+
+    def refused(*_: object) -> None:
+        raise Fenced("somebody else owns it")
+
+    engine.scheduler.dispatch.calendar.fire = refused  # type: ignore[method-assign, assignment]
+    engine.scheduler.dispatch.pump([shard], engine.scheduler.redis_now())
+    assert shard not in engine.scheduler.ownership.tokens
+    assert engine.states("d") == {"a": "ready"}, "the outbox keeps it for the next owner"
