@@ -40,12 +40,12 @@ class Installation:
         """What the server has counted: commands, microseconds of its CPU, microseconds in scripts, script calls."""
         with self.client.store.translate():
             info = self.client.store.client.info("all")
-        evalsha = info.get("cmdstat_evalsha", {"usec": 0, "calls": 0})
+        fcall = info.get("cmdstat_fcall", {"usec": 0, "calls": 0})
         return {
             "commands": info["total_commands_processed"],
             "cpu_us": (info["used_cpu_user"] + info["used_cpu_sys"]) * 1e6,
-            "script_us": evalsha["usec"],
-            "scripts": evalsha["calls"],
+            "script_us": fcall["usec"],
+            "scripts": fcall["calls"],
             "memory": info["used_memory"],
         }
 

@@ -14,7 +14,7 @@ SIZE = 10_000
 def longest_ms(made: Installation) -> float:
     client = made.client.store.client
     slowest = max(
-        (x["duration"] for x in client.slowlog_get(1000) if x["command"].startswith(b"EVALSHA")), default=0
+        (x["duration"] for x in client.slowlog_get(1000) if x["command"].startswith(b"FCALL")), default=0
     )
     client.slowlog_reset()
     return float(slowest) / 1000

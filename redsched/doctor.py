@@ -22,7 +22,7 @@ OLDEST: Final = (7, 0)
 ENOUGH: Final = "ACL SETUSER {user} on >PASSWORD ~{{{namespace}:* +@all -@dangerous -@admin"
 # Every command that redsched says, in a harmless form for `allowed`. INFO is welcome but not needed.
 CALLS: Final = (
-    *("PING", "TIME", "EVALSHA s 1 KEY", "EVAL s 1 KEY", "SCRIPT LOAD s"),
+    *("PING", "TIME", "FCALL f 1 KEY", "FUNCTION LOAD s"),
     *("GET KEY", "GETRANGE KEY 0 1", "SET KEY v", "SETRANGE KEY 0 v", "INCR KEY", "DEL KEY", "UNLINK KEY"),
     *("EXISTS KEY", "EXPIRE KEY 1", "PERSIST KEY", "RENAME KEY KEY"),
     *("HGET KEY f", "HMGET KEY f", "HGETALL KEY", "HKEYS KEY", "HLEN KEY", "HEXISTS KEY f"),

@@ -3,12 +3,12 @@
 -- run is frozen: whatever else is said about it waits in the inbox.
 --   none:<counters>  waits for its upstreams · ready  all it waits for is settled · rule:<letter>  decided by its rule
 --   mark:<letter>    settled by a person
-local edit = { stopped = 0 }
+local edit = {}
 
 local ARCHIVED = { s = 'success', r = 'cancelled', q = 'cancelled', x = 'cancelled' }
 
 function edit.begin()
-  edit.left, edit.failed = 0, 0
+  edit.left, edit.failed, edit.stopped = 0, 0, 0
   edit.ready, edit.set, edit.last, edit.gone, edit.forget, edit.drop = {}, {}, {}, {}, {}, {}
 end
 

@@ -1,14 +1,16 @@
--- The compiled plan of a DAG version, read by task index and kept for the length of one call.
-local plan = { cache = {} }
+-- The compiled plan of a DAG version, read by task index. A plan never changes under its digest, so what was read is kept
+-- from call to call, as far as KEEP tasks.
+local plan = { kept = {}, count = 0, KEEP = 4000 }
 
 local TASK = '^([^,]*),(%d+),(%-?%d+),(%d+),(%d+),([^,]*),(%d+),([^,]*),(%d*),(%d*),(%a*),(%d*)$'
 
 function plan.open(prefix, dag, digest)
   local key = prefix .. 'plan:' .. dag .. ':' .. digest
-  local p = plan.cache[key]
+  local p = plan.kept[key]
   if not p then
+    if plan.count > plan.KEEP then plan.kept, plan.count = {}, 0 end
     p = { key = key, tasks = {}, downstream = {} }
-    plan.cache[key] = p
+    plan.kept[key] = p
   end
   return p
 end
@@ -23,17 +25,19 @@ function plan.task(p, index)
     timeout = tonumber(timeout) or 0, grace = tonumber(grace) or 0, allow_failure = string.find(flags, 'a', 1, true) ~= nil,
     keyed = string.find(flags, 'k', 1, true) ~= nil, max_active = tonumber(max_active) or 0 }
   p.tasks[index] = task
+  plan.count = plan.count + 1
   return task
 end
 
 -- `child:upstreams:rule,…` as text: whoever walks it keeps a position, so that a fan of 10,000 is not parsed to take 500.
 function plan.downstream(p, index)
   local text = p.downstream[index]
-  if text == nil then
-    text = redis.call('HGET', p.key, 'd' .. index) or ''
-    p.downstream[index] = text
-  end
-  return text
+  if text then return text end
+  text = redis.call('HGET', p.key, 'd' .. index)
+  if not text and redis.call('EXISTS', p.key) == 0 then return '' end
+  p.downstream[index] = text or ''
+  plan.count = plan.count + 1
+  return text or ''
 end
 
 -- The downstream task at a position: child, its number of upstreams, its rule, the next position; nil at the end.

@@ -5,10 +5,13 @@
 -- The life of a run and its tasks. Every change of run state goes through here, so that counters, sets, limits and the outbox
 -- move together. A task's own flip from unsettled to settled guards every counter: what is said twice is counted once.
 -- Work that would take long (fans, long chains of skips) stops at a budget and goes on through the inbox.
-local run = { budget = 500, dags = {}, opened = {}, limits = {}, touched = {}, woken = {}, offers = {}, ended = {}, work = {}, next_work = 1 }
+local run = {}
 
+-- A function outlives its call: every script begins with this.
 function run.begin(prefix, inbox, now)
-  run.prefix, run.inbox, run.now = prefix, inbox, now
+  run.prefix, run.inbox, run.now, run.budget = prefix, inbox, now, 500
+  run.dags, run.opened, run.limits, run.touched, run.woken = {}, {}, {}, {}, {}
+  run.offers, run.ended, run.work, run.next_work = {}, {}, {}, 1
 end
 
 -- ---------------------------------------------------------------- looking

@@ -319,7 +319,7 @@ DID_NOT_RUN: Final = {
     "MISCONF": "refuses writes because it can't save to disk; look for a full disk in its log",
     "NOREPLICAS": "refuses writes because too few replicas are connected (min-replicas-to-write)",
     "UNBLOCKED": "ended a waiting read because the instance changed its role; try again",
-    "NOSCRIPT": "lost the script twice in one call; does something flush scripts without pause?",
+    "NOSCRIPT": "lost a script twice in one call; does something flush functions without pause?",
     "MOVED": "is part of a cluster; write redis+cluster://host:port",
     "ASK": "is part of a cluster; write redis+cluster://host:port",
     "NOMASTER": "has no master that the sentinels agree on; check the service's name and the sentinels",
@@ -389,6 +389,8 @@ def _word(error: Exception, text: str) -> str:
         ("ACL failure in script", "The user executing the script can't")
     ):  # the latter is 7.0's
         return "NOPERM"
+    if "Function not found" in text:
+        return "NOSCRIPT"
     if text.startswith("unknown command 'SENTINEL'"):
         return "NOSENTINEL"
     if name == "AuthenticationError":

@@ -1,7 +1,8 @@
 """The Lua scripts: found, joined with what they include, loaded, and called with keys by name.
 
 A script's header is data: `-- cell:`, `-- keys:`, `-- args:`, `-- flags:`. The loader turns keys and args into named
-locals, so Lua and Python can't disagree about positions. NOSCRIPT means "did not run": load and say it again, here only.
+locals, so Lua and Python can't disagree about positions. Redis keeps each as a function of its own library: what it includes
+is run once, when it is loaded, not at every call. "Function not found" means "did not run": load and say it again, here only.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from redsched.store.connect import translate
 if TYPE_CHECKING:
     from redis import Redis
 
-INCLUDE = re.compile(r"^-- include: (\S+)$", re.MULTILINE)
+INCLUDE = re.compile(r"^-- include: (\S+)\n", re.MULTILINE)
 HEADER = re.compile(r"^-- (cell|keys|args|flags): *(.*)$")
 
 
@@ -31,23 +32,46 @@ Call = tuple[str, tuple[str, ...], tuple[Arg, ...]]
 
 @dataclass(frozen=True)
 class Script:
-    """One script: its name (`shard/advance`), header and expanded text."""
+    """One script: its name (`shard/advance`), header, what it includes and what is run at each call."""
 
     name: str
     cell: str
     keys: tuple[str, ...]
     args: tuple[str, ...]
     flags: str
-    body: str
+    definitions: str
+    main: str
 
     @cached_property
-    def text(self) -> str:
-        """What is sent to Redis: the `#!lua` line makes it refuse other cells, and writes when memory is full."""
-        return f"#!lua {self.flags}".rstrip() + "\n" + self.body
+    def _steps(self) -> str:
+        fixed = (a for a in self.args if a != "...")
+        names = [f"local {k} = KEYS[{i}]\n" for i, k in enumerate(self.keys, 1)]
+        names += [f"local {a} = ARGV[{i}]\n" for i, a in enumerate(fixed, 1)]
+        return "".join(names) + self.main
 
     @cached_property
-    def sha(self) -> str:
-        return hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+    def plain(self) -> str:
+        """As a script for EVAL, for servers without functions (fakeredis)."""
+        return self.definitions + self._steps
+
+    @cached_property
+    def plain_sha(self) -> str:
+        return hashlib.sha1(self.plain.encode(), usedforsecurity=False).hexdigest()
+
+    @cached_property
+    def function(self) -> str:
+        """Its name in Redis. Another text has another name, so that versions live side by side."""
+        return f"redsched_{self.name.replace('/', '_')}_{self.plain_sha[:12]}"
+
+    @cached_property
+    def library(self) -> str:
+        """What FUNCTION LOAD is given. Like `#!lua` scripts it can't touch other cells, nor write when memory is full."""
+        flags = ", ".join(f"'{f}'" for f in self.flags.removeprefix("flags=").split(",") if f)
+        return (
+            f"#!lua name={self.function}\n{self.definitions}"
+            f"redis.register_function{{ function_name = '{self.function}', flags = {{ {flags} }}, "
+            f"callback = function(KEYS, ARGV)\n{self._steps}end }}\n"
+        )
 
 
 def lua_root() -> Path:
@@ -56,8 +80,8 @@ def lua_root() -> Path:
     return inside if inside.is_dir() else Path(__file__).parent.parent.parent / "lua"
 
 
-def expand(name: str, root: Path, seen: list[str], stack: tuple[str, ...] = ()) -> str:
-    """The text of `name` with every include put in its place, each once, in order of need.
+def expand(name: str, root: Path, seen: set[str], stack: tuple[str, ...] = ()) -> tuple[str, str]:
+    """(everything that `name` includes, each once and in order of need; its own text without the include lines).
 
     Raises RedschedError for a missing file or a cycle, naming the chain of includes.
     """
@@ -66,29 +90,25 @@ def expand(name: str, root: Path, seen: list[str], stack: tuple[str, ...] = ()) 
     path = root / name
     if not path.is_file():
         raise RedschedError(f"lua include not found: {name} (from {stack[-1] if stack else 'the loader'})")
-    text = path.read_text()
+    text, parts = path.read_text(), []
     for wanted in INCLUDE.findall(text):
-        part = "" if wanted in seen else expand(wanted, root, seen, (*stack, name))
-        text = text.replace(f"-- include: {wanted}", part, 1)
-    seen.append(name)
-    return text
+        if wanted not in seen:
+            parts += expand(wanted, root, seen, (*stack, name))
+    seen.add(name)
+    return "".join(parts), INCLUDE.sub("", text)
 
 
 def parse(name: str, root: Path) -> Script:
-    """Read `<name>.lua`: header, includes, named locals."""
-    source = (root / f"{name}.lua").read_text()
+    """Read `<name>.lua`: header, includes, and the rest."""
+    definitions, main = expand(f"{name}.lua", root, set())
     head: dict[str, str] = {}
-    for line in source.splitlines():
+    for line in main.splitlines():
         if not line.startswith("--"):
             break
         if found := HEADER.match(line):
             head[found[1]] = found[2].strip()
     keys, args = tuple(head.get("keys", "").split()), tuple(head.get("args", "").split())
-    fixed = tuple(a for a in args if a != "...")
-    names = [f"local {k} = KEYS[{i}]\n" for i, k in enumerate(keys, 1)]
-    names += [f"local {a} = ARGV[{i}]\n" for i, a in enumerate(fixed, 1)]
-    body = "".join(names) + expand(f"{name}.lua", root, [])
-    return Script(name, head["cell"], keys, args, head.get("flags", ""), body)
+    return Script(name, head["cell"], keys, args, head.get("flags", ""), definitions, main)
 
 
 @cache
@@ -99,42 +119,52 @@ def all_scripts() -> dict[str, Script]:
 
 
 class Scripts:
-    """Calls scripts on one client. `plain=True` leaves out the `#!lua` line, which fakeredis can't read."""
+    """Calls scripts on one client. `plain=True`: as scripts instead of functions, for fakeredis."""
 
     def __init__(self, client: Redis, *, plain: bool = False) -> None:
         self.client = client
         self.plain = plain
-        self._shas: dict[str, str] = {}
 
-    def _text(self, script: Script) -> str:
-        return script.body if self.plain else script.text
+    def _words(self, name: str) -> tuple[str, str]:
+        script = all_scripts()[name]
+        return ("EVALSHA", script.plain_sha) if self.plain else ("FCALL", script.function)
 
-    def _sha(self, script: Script) -> str:
+    def _load(self, name: str) -> None:
+        from redis.exceptions import ResponseError
+
+        script = all_scripts()[name]
         if self.plain:
-            return hashlib.sha1(script.body.encode(), usedforsecurity=False).hexdigest()
-        return script.sha
+            self.client.script_load(script.plain)
+            return
+        try:
+            self.client.function_load(script.library)
+        except ResponseError as error:
+            if "already exists" not in str(error):  # because another process was faster
+                raise
 
     def call(self, name: str, keys: tuple[str, ...], *args: Arg) -> Any:
         """Run one script. Raises Fenced, NotFound, Unavailable (did not happen) or MayHaveHappened."""
-        from redis.exceptions import NoScriptError, ResponseError
+        from redis.exceptions import ResponseError
 
-        script = all_scripts()[name]
+        words = self._words(name)
         with translate():
             try:
                 try:
-                    return self.client.evalsha(self._sha(script), len(keys), *keys, *args)
-                except NoScriptError:
-                    self.client.script_load(self._text(script))
-                    return self.client.evalsha(self._sha(script), len(keys), *keys, *args)
+                    return self.client.execute_command(*words, len(keys), *keys, *args)
+                except ResponseError as error:
+                    if not _unknown(error):
+                        raise
+                self._load(name)
+                return self.client.execute_command(*words, len(keys), *keys, *args)
             except ResponseError as error:
                 raise refusal(error) from None
 
     def many(self, calls: Sequence[Call]) -> list[Any]:
         """Run several scripts in one round trip; a call that was refused leaves its error in the list.
 
-        Scripts that the server does not know are loaded first and said again: a NOSCRIPT did not run.
+        Scripts that the server does not know are loaded first and said again: they did not run.
         """
-        from redis.exceptions import NoScriptError, ResponseError
+        from redis.exceptions import ResponseError
 
         if len(calls) == 1:
             name, keys, args = calls[0]
@@ -142,24 +172,23 @@ class Scripts:
                 return [self.call(name, keys, *args)]
             except (Fenced, NotFound, Conflict) as error:
                 return [error]
-        scripts = [all_scripts()[name] for name, _, _ in calls]
         todo = list(range(len(calls)))
         results: list[Any] = [None] * len(calls)
         for _ in range(2):
             with translate():
                 pipe: Any = self.client.pipeline(transaction=False)
                 for i in todo:
-                    _, keys, args = calls[i]
-                    pipe.execute_command("EVALSHA", self._sha(scripts[i]), len(keys), *keys, *args)
+                    name, keys, args = calls[i]
+                    pipe.execute_command(*self._words(name), len(keys), *keys, *args)
                 replies = pipe.execute(raise_on_error=False)
             for i, reply in zip(todo, replies, strict=True):
                 results[i] = reply
-            todo = [i for i in todo if isinstance(results[i], NoScriptError)]
+            todo = [i for i in todo if isinstance(results[i], ResponseError) and _unknown(results[i])]
             if not todo:
                 break
-            for i in todo:
-                with translate():
-                    self.client.script_load(self._text(scripts[i]))
+            with translate():
+                for name in {calls[i][0] for i in todo}:
+                    self._load(name)
         for i, reply in enumerate(results):
             if isinstance(reply, ResponseError):
                 results[i] = refused = refusal(reply)
@@ -167,6 +196,13 @@ class Scripts:
                     with translate():
                         raise reply
         return results
+
+
+def _unknown(error: Exception) -> bool:
+    """The server does not have this script (yet, or any more)."""
+    return str(error).startswith(
+        ("Function not found", "ERR Function not found", "NOSCRIPT", "No matching script")
+    )
 
 
 def refusal(error: Exception) -> Exception:

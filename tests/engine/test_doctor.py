@@ -141,10 +141,10 @@ def test_a_missing_key_pattern_is_named(new_server: NewServer) -> None:
 def test_scripts_that_can_not_run_are_seen_though_the_ping_is_green(new_server: NewServer) -> None:
     """RD-101: health is red if scripts can't be run."""
     server = new_server()
-    settings = restricted(server, *RESTRICTED, "-evalsha")
+    settings = restricted(server, *RESTRICTED, "-fcall")
     checked = found(settings)
     assert (
-        checked["redis"]["ok"] and not checked["scripts"]["ok"] and "+evalsha" in checked["scripts"]["detail"]
+        checked["redis"]["ok"] and not checked["scripts"]["ok"] and "+fcall" in checked["scripts"]["detail"]
     )
 
 

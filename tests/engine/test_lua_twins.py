@@ -18,7 +18,7 @@ WORD = {"r": "run", "k": "skipped", "u": "upstream_failed", "": "wait"}
 
 
 def lib(name: str) -> str:
-    return expand(f"lib/{name}.lua", lua_root(), [])
+    return "".join(expand(f"lib/{name}.lua", lua_root(), set()))
 
 
 def test_every_rule_decides_the_same_in_both_languages(engine: Engine) -> None:
@@ -85,9 +85,9 @@ def test_a_scripts_header_says_everything(name: str) -> None:
 
 def test_a_flushed_script_is_loaded_and_said_again(engine: Engine) -> None:
     engine.register("d", {"a": {}})
-    engine.store.client.script_flush()
+    engine.store.client.function_flush()
     engine.client.trigger("d")
-    engine.store.client.script_flush()
+    engine.store.client.function_flush()
     engine.settle()
     assert engine.client.run("d", "latest")["state"] == "success"
 

@@ -85,6 +85,7 @@ def test_scripts_flushed_and_redis_restarted_under_load(new_site: NewSite) -> No
         for _ in range(10):
             busy.progress(3)
             server.say("SCRIPT", "FLUSH")
+            server.say("FUNCTION", "FLUSH")
         for number in (signal.SIGTERM, signal.SIGKILL):
             server.restart(number)
             busy.progress(5)

@@ -1,4 +1,15 @@
-#!lua flags=allow-oom
+-- The only clock that decides anything shared: Redis' own, in whole milliseconds (numbers over 2^53 would be rounded).
+local clock = {}
+
+function clock.now()
+  local t = redis.call('TIME')
+  return t[1] * 1000 + math.floor(t[2] / 1000)
+end
+
+-- The instant at which a stream entry was appended, from its id.
+function clock.of_entry(id)
+  return tonumber(string.match(id, '^(%d+)'))
+end
 local schedulers = KEYS[1]
 local leader = KEYS[2]
 local leader_fence = KEYS[3]
@@ -14,19 +25,6 @@ local look = ARGV[3]
 -- returns: {now} | {now, leader token, live scheduler, …}
 -- errors: none
 -- cost: O(schedulers)
--- The only clock that decides anything shared: Redis' own, in whole milliseconds (numbers over 2^53 would be rounded).
-local clock = {}
-
-function clock.now()
-  local t = redis.call('TIME')
-  return t[1] * 1000 + math.floor(t[2] / 1000)
-end
-
--- The instant at which a stream entry was appended, from its id.
-function clock.of_entry(id)
-  return tonumber(string.match(id, '^(%d+)'))
-end
-
 local now = clock.now()
 redis.call('ZADD', schedulers, string.format('%d', now + lease_ms), scheduler)
 if look ~= '1' then return { string.format('%d', now) } end

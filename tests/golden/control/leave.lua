@@ -1,4 +1,3 @@
-#!lua flags=allow-oom
 local schedulers = KEYS[1]
 local leader = KEYS[2]
 local scheduler = ARGV[1]

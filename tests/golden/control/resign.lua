@@ -1,4 +1,3 @@
-#!lua flags=allow-oom
 local leader = KEYS[1]
 local token = ARGV[1]
 -- resign: a leader whose fence somebody has seen a higher one than gives up; the next election brings a higher fence.

@@ -1,4 +1,15 @@
-#!lua
+-- The only clock that decides anything shared: Redis' own, in whole milliseconds (numbers over 2^53 would be rounded).
+local clock = {}
+
+function clock.now()
+  local t = redis.call('TIME')
+  return t[1] * 1000 + math.floor(t[2] / 1000)
+end
+
+-- The instant at which a stream entry was appended, from its id.
+function clock.of_entry(id)
+  return tonumber(string.match(id, '^(%d+)'))
+end
 local workers = KEYS[1]
 local worker_info = KEYS[2]
 local worker_numbers = KEYS[3]
@@ -13,19 +24,6 @@ local info = ARGV[3]
 -- returns: its number
 -- errors: none
 -- cost: O(log workers)
--- The only clock that decides anything shared: Redis' own, in whole milliseconds (numbers over 2^53 would be rounded).
-local clock = {}
-
-function clock.now()
-  local t = redis.call('TIME')
-  return t[1] * 1000 + math.floor(t[2] / 1000)
-end
-
--- The instant at which a stream entry was appended, from its id.
-function clock.of_entry(id)
-  return tonumber(string.match(id, '^(%d+)'))
-end
-
 local now = clock.now()
 redis.call('ZADD', workers, string.format('%d', now + ttl_ms), worker)
 redis.call('HSET', worker_info, worker, info)

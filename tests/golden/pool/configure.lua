@@ -1,14 +1,3 @@
-#!lua
-local prefix = KEYS[1]
-local slots = ARGV[1]
-local only_new = ARGV[2]
--- configure: make a pool or change its number of slots. Fewer slots stop nothing that runs; more are given out at once.
--- cell: pool
--- keys: prefix
--- args: slots only_new
--- returns: {1 if it is new, slots before or ''}
--- errors: none
--- cost: O(admitted), at most 1000; later releases and offers admit the rest
 -- The only clock that decides anything shared: Redis' own, in whole milliseconds (numbers over 2^53 would be rounded).
 local clock = {}
 
@@ -21,19 +10,19 @@ end
 function clock.of_entry(id)
   return tonumber(string.match(id, '^(%d+)'))
 end
-
 -- A pool: who waits, who holds slots, and the one door through which work gets onto its stream.
 -- entries: attempt id -> <state>,<slots>,<priority>,<group>,<weight>,<nonce>,<worker>;<payload>
 --   W waits in its group, since the time that stands for its nonce · Q on the stream · R granted to a worker
 --   S granted, but no longer wanted
 -- held: one member a slot that is taken (`id`, `id#2`, …): its cardinality is the occupancy, so none can leak.
 -- Fair share between groups is start-time fair queueing; inside a group priority goes first, then age.
-local pool = { GROUP = 'workers', KEEP_DONE = 20000, LOOK = 8, shares = {} }
+local pool = { GROUP = 'workers', KEEP_DONE = 20000, LOOK = 8 }
 
 local PATTERN = '^(%a),(%d+),(%-?%d+),([^,]*),([^,]*),([^,]*),([^;]*);(.*)$'
 
+-- A function outlives its call: every script begins with this.
 function pool.begin(prefix, now)
-  pool.prefix, pool.now = prefix, now
+  pool.prefix, pool.now, pool.shares, pool.dirty = prefix, now, {}, false
   pool.meta, pool.entries, pool.held_key = prefix .. 'meta', prefix .. 'entries', prefix .. 'held'
   pool.lease, pool.stream, pool.groups, pool.done = prefix .. 'lease', prefix .. 'stream', prefix .. 'groups', prefix .. 'done'
 end
@@ -179,7 +168,16 @@ function pool.refused(name, fence)
   end
   if tonumber(fence) > seen then redis.call('HSET', pool.meta, 'fence:' .. name, fence) end
 end
-
+local prefix = KEYS[1]
+local slots = ARGV[1]
+local only_new = ARGV[2]
+-- configure: make a pool or change its number of slots. Fewer slots stop nothing that runs; more are given out at once.
+-- cell: pool
+-- keys: prefix
+-- args: slots only_new
+-- returns: {1 if it is new, slots before or ''}
+-- errors: none
+-- cost: O(admitted), at most 1000; later releases and offers admit the rest
 pool.begin(prefix, clock.now())
 local before = redis.call('HGET', pool.meta, 'slots')
 if before and only_new == '1' then return { 0, before } end

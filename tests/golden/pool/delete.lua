@@ -1,4 +1,3 @@
-#!lua
 local prefix = KEYS[1]
 -- delete: an empty pool goes away; one that holds or keeps waiting anything is refused.
 -- cell: pool

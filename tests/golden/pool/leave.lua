@@ -1,4 +1,3 @@
-#!lua flags=allow-oom
 local prefix = KEYS[1]
 local consumer = ARGV[1]
 -- leave: remove a consumer, only if nothing is pending for it: its entries would be out of everybody's reach.

@@ -1,18 +1,3 @@
-#!lua
-local prefix = KEYS[1]
-local shard = ARGV[1]
-local fence = ARGV[2]
-local cursor_ms = ARGV[3]
-local slots_if_new = ARGV[4]
--- offer: a shard's ready tasks come to the pool. With none, only the fence is shown, so that an earlier owner can't offer any more.
--- cell: pool
--- keys: prefix
--- args: shard fence cursor_ms slots_if_new ...
--- cursor_ms: how far the shard's inbox was applied when this was decided. slots_if_new: '' if the pool must exist.
--- The rest, six an entry: attempt id, slots, priority, group, weight, payload.
--- returns: {NOPOOL} | {OK, one letter an entry: T taken (now or before), B behind (apply the inbox, offer again), W wider than the pool}
--- errors: FENCED
--- cost: O(entries log waiting)
 -- The only clock that decides anything shared: Redis' own, in whole milliseconds (numbers over 2^53 would be rounded).
 local clock = {}
 
@@ -25,19 +10,19 @@ end
 function clock.of_entry(id)
   return tonumber(string.match(id, '^(%d+)'))
 end
-
 -- A pool: who waits, who holds slots, and the one door through which work gets onto its stream.
 -- entries: attempt id -> <state>,<slots>,<priority>,<group>,<weight>,<nonce>,<worker>;<payload>
 --   W waits in its group, since the time that stands for its nonce · Q on the stream · R granted to a worker
 --   S granted, but no longer wanted
 -- held: one member a slot that is taken (`id`, `id#2`, …): its cardinality is the occupancy, so none can leak.
 -- Fair share between groups is start-time fair queueing; inside a group priority goes first, then age.
-local pool = { GROUP = 'workers', KEEP_DONE = 20000, LOOK = 8, shares = {} }
+local pool = { GROUP = 'workers', KEEP_DONE = 20000, LOOK = 8 }
 
 local PATTERN = '^(%a),(%d+),(%-?%d+),([^,]*),([^,]*),([^,]*),([^;]*);(.*)$'
 
+-- A function outlives its call: every script begins with this.
 function pool.begin(prefix, now)
-  pool.prefix, pool.now = prefix, now
+  pool.prefix, pool.now, pool.shares, pool.dirty = prefix, now, {}, false
   pool.meta, pool.entries, pool.held_key = prefix .. 'meta', prefix .. 'entries', prefix .. 'held'
   pool.lease, pool.stream, pool.groups, pool.done = prefix .. 'lease', prefix .. 'stream', prefix .. 'groups', prefix .. 'done'
 end
@@ -183,7 +168,20 @@ function pool.refused(name, fence)
   end
   if tonumber(fence) > seen then redis.call('HSET', pool.meta, 'fence:' .. name, fence) end
 end
-
+local prefix = KEYS[1]
+local shard = ARGV[1]
+local fence = ARGV[2]
+local cursor_ms = ARGV[3]
+local slots_if_new = ARGV[4]
+-- offer: a shard's ready tasks come to the pool. With none, only the fence is shown, so that an earlier owner can't offer any more.
+-- cell: pool
+-- keys: prefix
+-- args: shard fence cursor_ms slots_if_new ...
+-- cursor_ms: how far the shard's inbox was applied when this was decided. slots_if_new: '' if the pool must exist.
+-- The rest, six an entry: attempt id, slots, priority, group, weight, payload.
+-- returns: {NOPOOL} | {OK, one letter an entry: T taken (now or before), B behind (apply the inbox, offer again), W wider than the pool}
+-- errors: FENCED
+-- cost: O(entries log waiting)
 pool.begin(prefix, clock.now())
 local exists = pool.open()
 if not exists and slots_if_new == '' then return { 'NOPOOL' } end

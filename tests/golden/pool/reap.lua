@@ -1,18 +1,3 @@
-#!lua
-local prefix = KEYS[1]
-local fence = ARGV[1]
-local lease_ms = ARGV[2]
-local limit = ARGV[3]
-local rested = ARGV[4]
--- reap: take back what silent workers held, and put entries on the stream again that were delivered but never granted.
--- cell: pool
--- keys: prefix
--- args: fence lease_ms limit rested
--- Said by the leader every few seconds. What is taken back stays in `lost` until the shard has heard of it (see reaped).
--- If Redis was away (rested = '1', or nobody could call this for long), workers could not renew either: they get one more lease of time.
--- returns: {attempts under a lease, attempt id, worker, …} of `lost`
--- errors: FENCED
--- cost: O(expired + pending), at most `limit` each
 -- The only clock that decides anything shared: Redis' own, in whole milliseconds (numbers over 2^53 would be rounded).
 local clock = {}
 
@@ -25,19 +10,19 @@ end
 function clock.of_entry(id)
   return tonumber(string.match(id, '^(%d+)'))
 end
-
 -- A pool: who waits, who holds slots, and the one door through which work gets onto its stream.
 -- entries: attempt id -> <state>,<slots>,<priority>,<group>,<weight>,<nonce>,<worker>;<payload>
 --   W waits in its group, since the time that stands for its nonce · Q on the stream · R granted to a worker
 --   S granted, but no longer wanted
 -- held: one member a slot that is taken (`id`, `id#2`, …): its cardinality is the occupancy, so none can leak.
 -- Fair share between groups is start-time fair queueing; inside a group priority goes first, then age.
-local pool = { GROUP = 'workers', KEEP_DONE = 20000, LOOK = 8, shares = {} }
+local pool = { GROUP = 'workers', KEEP_DONE = 20000, LOOK = 8 }
 
 local PATTERN = '^(%a),(%d+),(%-?%d+),([^,]*),([^,]*),([^,]*),([^;]*);(.*)$'
 
+-- A function outlives its call: every script begins with this.
 function pool.begin(prefix, now)
-  pool.prefix, pool.now = prefix, now
+  pool.prefix, pool.now, pool.shares, pool.dirty = prefix, now, {}, false
   pool.meta, pool.entries, pool.held_key = prefix .. 'meta', prefix .. 'entries', prefix .. 'held'
   pool.lease, pool.stream, pool.groups, pool.done = prefix .. 'lease', prefix .. 'stream', prefix .. 'groups', prefix .. 'done'
 end
@@ -183,7 +168,20 @@ function pool.refused(name, fence)
   end
   if tonumber(fence) > seen then redis.call('HSET', pool.meta, 'fence:' .. name, fence) end
 end
-
+local prefix = KEYS[1]
+local fence = ARGV[1]
+local lease_ms = ARGV[2]
+local limit = ARGV[3]
+local rested = ARGV[4]
+-- reap: take back what silent workers held, and put entries on the stream again that were delivered but never granted.
+-- cell: pool
+-- keys: prefix
+-- args: fence lease_ms limit rested
+-- Said by the leader every few seconds. What is taken back stays in `lost` until the shard has heard of it (see reaped).
+-- If Redis was away (rested = '1', or nobody could call this for long), workers could not renew either: they get one more lease of time.
+-- returns: {attempts under a lease, attempt id, worker, …} of `lost`
+-- errors: FENCED
+-- cost: O(expired + pending), at most `limit` each
 pool.begin(prefix, clock.now())
 local v = redis.call('HMGET', pool.meta, 'slots', 'swept', 'grace', 'fence:leader')
 if not v[1] then return { 0 } end

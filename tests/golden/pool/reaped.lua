@@ -1,4 +1,3 @@
-#!lua flags=allow-oom
 local prefix = KEYS[1]
 -- reaped: the shards have heard of these losses.
 -- cell: pool

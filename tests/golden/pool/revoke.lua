@@ -1,14 +1,3 @@
-#!lua flags=allow-oom
-local prefix = KEYS[1]
--- revoke: these attempts are not wanted any more. What waits or is queued leaves at once; what runs keeps its slot until it has stopped.
--- cell: pool
--- keys: prefix
--- args: ...
--- The rest: attempt ids.
--- flags: flags=allow-oom
--- returns: number of attempts that a worker has to stop
--- errors: none
--- cost: O(ids log waiting)
 -- The only clock that decides anything shared: Redis' own, in whole milliseconds (numbers over 2^53 would be rounded).
 local clock = {}
 
@@ -21,19 +10,19 @@ end
 function clock.of_entry(id)
   return tonumber(string.match(id, '^(%d+)'))
 end
-
 -- A pool: who waits, who holds slots, and the one door through which work gets onto its stream.
 -- entries: attempt id -> <state>,<slots>,<priority>,<group>,<weight>,<nonce>,<worker>;<payload>
 --   W waits in its group, since the time that stands for its nonce · Q on the stream · R granted to a worker
 --   S granted, but no longer wanted
 -- held: one member a slot that is taken (`id`, `id#2`, …): its cardinality is the occupancy, so none can leak.
 -- Fair share between groups is start-time fair queueing; inside a group priority goes first, then age.
-local pool = { GROUP = 'workers', KEEP_DONE = 20000, LOOK = 8, shares = {} }
+local pool = { GROUP = 'workers', KEEP_DONE = 20000, LOOK = 8 }
 
 local PATTERN = '^(%a),(%d+),(%-?%d+),([^,]*),([^,]*),([^,]*),([^;]*);(.*)$'
 
+-- A function outlives its call: every script begins with this.
 function pool.begin(prefix, now)
-  pool.prefix, pool.now = prefix, now
+  pool.prefix, pool.now, pool.shares, pool.dirty = prefix, now, {}, false
   pool.meta, pool.entries, pool.held_key = prefix .. 'meta', prefix .. 'entries', prefix .. 'held'
   pool.lease, pool.stream, pool.groups, pool.done = prefix .. 'lease', prefix .. 'stream', prefix .. 'groups', prefix .. 'done'
 end
@@ -179,7 +168,16 @@ function pool.refused(name, fence)
   end
   if tonumber(fence) > seen then redis.call('HSET', pool.meta, 'fence:' .. name, fence) end
 end
-
+local prefix = KEYS[1]
+-- revoke: these attempts are not wanted any more. What waits or is queued leaves at once; what runs keeps its slot until it has stopped.
+-- cell: pool
+-- keys: prefix
+-- args: ...
+-- The rest: attempt ids.
+-- flags: flags=allow-oom
+-- returns: number of attempts that a worker has to stop
+-- errors: none
+-- cost: O(ids log waiting)
 pool.begin(prefix, clock.now())
 if not pool.open() then return 0 end
 local running, freed = 0, 0

@@ -1,4 +1,3 @@
-#!lua flags=allow-oom
 local prefix = KEYS[1]
 local fence = ARGV[1]
 local idle_ms = ARGV[2]

@@ -1,4 +1,3 @@
-#!lua flags=allow-oom
 local owner = KEYS[1]
 local fence = KEYS[2]
 local scheduler = ARGV[1]

@@ -1,21 +1,3 @@
-#!lua
-local owner = KEYS[1]
-local meta = KEYS[2]
-local inbox = KEYS[3]
-local timers = KEYS[4]
-local prefix = KEYS[5]
-local token = ARGV[1]
-local limit = ARGV[2]
--- advance: the heart. Notes what pools have taken, applies a slice of the inbox, fires due timers, returns what became ready.
--- cell: shard
--- keys: owner meta inbox timers prefix
--- args: token limit ...
--- The rest of args: attempt ids that their pools have taken since the last call (they become `queued`).
--- returns: {applied, 1 if the inbox holds more, next timer (ms) or 0, runs in the outbox, offers, ended, stops, next slot (ms) or 0,
---   when to look at a backfill (ms) or -1, when to deliver a hook (ms) or 0}
---   offers {attempt id, pool, slots, priority, group, weight, payload, …} · ended {dag/run, state, ms, …} · stops {pool/attempt id, …}
--- errors: FENCED
--- cost: O(entries + their direct downstream), at most `limit` entries and 1000 steps a call (~10 ms)
 -- The only clock that decides anything shared: Redis' own, in whole milliseconds (numbers over 2^53 would be rounded).
 local clock = {}
 
@@ -28,7 +10,6 @@ end
 function clock.of_entry(id)
   return tonumber(string.match(id, '^(%d+)'))
 end
-
 -- Who may write in a shard. `owner` holds "scheduler:fence"; the fence counter has no expiry, so it outlives every owner.
 -- An owner's time limit is its one heartbeat in the control cell; here only identity counts.
 local lease = {}
@@ -40,7 +21,6 @@ function lease.refused(owner, meta, token)
   redis.call('HINCRBY', meta, 'refused', 1)
   return redis.error_reply('FENCED ' .. token .. ' is not the owner; ' .. (current or 'nobody') .. ' is')
 end
-
 -- A task's field in its run's hash, by task index.
 --   absent            `none`, no upstream has settled yet
 --   an integer        `none`; S + 2^14 F + 2^28 K of the upstreams that have settled (so HINCRBY counts)
@@ -73,7 +53,6 @@ function record.counts(packed)
   local failed = math.floor(packed / record.FAILED) % record.FAILED
   return success, failed, math.floor(packed / record.SKIPPED)
 end
-
 -- Trigger rules, decided from counters: n upstreams, s success, f failed or upstream_failed, k skipped.
 -- The answer is nil (wait), 'r' (run), 'k' (skipped) or 'u' (upstream_failed), given only when it can't change any more.
 -- Twin of redsched/rules.py, which is the oracle of its tests. Letters: redsched/states.py TRIGGER_RULES.
@@ -130,18 +109,19 @@ rules.decide = {
     return 'r'
   end,
 }
-
--- The compiled plan of a DAG version, read by task index and kept for the length of one call.
-local plan = { cache = {} }
+-- The compiled plan of a DAG version, read by task index. A plan never changes under its digest, so what was read is kept
+-- from call to call, as far as KEEP tasks.
+local plan = { kept = {}, count = 0, KEEP = 4000 }
 
 local TASK = '^([^,]*),(%d+),(%-?%d+),(%d+),(%d+),([^,]*),(%d+),([^,]*),(%d*),(%d*),(%a*),(%d*)$'
 
 function plan.open(prefix, dag, digest)
   local key = prefix .. 'plan:' .. dag .. ':' .. digest
-  local p = plan.cache[key]
+  local p = plan.kept[key]
   if not p then
+    if plan.count > plan.KEEP then plan.kept, plan.count = {}, 0 end
     p = { key = key, tasks = {}, downstream = {} }
-    plan.cache[key] = p
+    plan.kept[key] = p
   end
   return p
 end
@@ -156,24 +136,25 @@ function plan.task(p, index)
     timeout = tonumber(timeout) or 0, grace = tonumber(grace) or 0, allow_failure = string.find(flags, 'a', 1, true) ~= nil,
     keyed = string.find(flags, 'k', 1, true) ~= nil, max_active = tonumber(max_active) or 0 }
   p.tasks[index] = task
+  plan.count = plan.count + 1
   return task
 end
 
 -- `child:upstreams:rule,…` as text: whoever walks it keeps a position, so that a fan of 10,000 is not parsed to take 500.
 function plan.downstream(p, index)
   local text = p.downstream[index]
-  if text == nil then
-    text = redis.call('HGET', p.key, 'd' .. index) or ''
-    p.downstream[index] = text
-  end
-  return text
+  if text then return text end
+  text = redis.call('HGET', p.key, 'd' .. index)
+  if not text and redis.call('EXISTS', p.key) == 0 then return '' end
+  p.downstream[index] = text or ''
+  plan.count = plan.count + 1
+  return text or ''
 end
 
 -- The downstream task at a position: child, its number of upstreams, its rule, the next position; nil at the end.
 function plan.child(text, position)
   return string.match(text, '(%d+):(%d+):(%a)()', position)
 end
-
 -- How long to wait before the next attempt. Twin of redsched/retry.py.
 local retry = { CEILING = 604800000 }
 
@@ -210,14 +191,16 @@ function retry.delay_ms(task, failures, seed)
   end
   return math.floor(delay)
 end
-
 -- The life of a run and its tasks. Every change of run state goes through here, so that counters, sets, limits and the outbox
 -- move together. A task's own flip from unsettled to settled guards every counter: what is said twice is counted once.
 -- Work that would take long (fans, long chains of skips) stops at a budget and goes on through the inbox.
-local run = { budget = 500, dags = {}, opened = {}, limits = {}, touched = {}, woken = {}, offers = {}, ended = {}, work = {}, next_work = 1 }
+local run = {}
 
+-- A function outlives its call: every script begins with this.
 function run.begin(prefix, inbox, now)
-  run.prefix, run.inbox, run.now = prefix, inbox, now
+  run.prefix, run.inbox, run.now, run.budget = prefix, inbox, now, 500
+  run.dags, run.opened, run.limits, run.touched, run.woken = {}, {}, {}, {}, {}
+  run.offers, run.ended, run.work, run.next_work = {}, {}, {}, 1
 end
 
 -- ---------------------------------------------------------------- looking
@@ -604,17 +587,16 @@ end
 function run.wake()
   for id in pairs(run.woken) do run.continue('wake', id) end
 end
-
 -- Clear and mark, task by task, as redsched/edit.py has planned them. A big edit is carried out in slices; meanwhile the
 -- run is frozen: whatever else is said about it waits in the inbox.
 --   none:<counters>  waits for its upstreams · ready  all it waits for is settled · rule:<letter>  decided by its rule
 --   mark:<letter>    settled by a person
-local edit = { stopped = 0 }
+local edit = {}
 
 local ARCHIVED = { s = 'success', r = 'cancelled', q = 'cancelled', x = 'cancelled' }
 
 function edit.begin()
-  edit.left, edit.failed = 0, 0
+  edit.left, edit.failed, edit.stopped = 0, 0, 0
   edit.ready, edit.set, edit.last, edit.gone, edit.forget, edit.drop = {}, {}, {}, {}, {}, {}
 end
 
@@ -723,8 +705,6 @@ function edit.slice(r)
   if redis.call('EXISTS', key) == 0 then return edit.finish(r) end
   run.continue('edit', r.dag.name .. '/' .. r.id)
 end
-
-
 -- Nothing of a run starts any more; what runs is to be stopped, and keeps its slot in the pool until it has.
 local cancel = {}
 
@@ -748,7 +728,23 @@ function cancel.run(r, state)
   run.end_as(r, state)
   return stopped
 end
-
+local owner = KEYS[1]
+local meta = KEYS[2]
+local inbox = KEYS[3]
+local timers = KEYS[4]
+local prefix = KEYS[5]
+local token = ARGV[1]
+local limit = ARGV[2]
+-- advance: the heart. Notes what pools have taken, applies a slice of the inbox, fires due timers, returns what became ready.
+-- cell: shard
+-- keys: owner meta inbox timers prefix
+-- args: token limit ...
+-- The rest of args: attempt ids that their pools have taken since the last call (they become `queued`).
+-- returns: {applied, 1 if the inbox holds more, next timer (ms) or 0, runs in the outbox, offers, ended, stops, next slot (ms) or 0,
+--   when to look at a backfill (ms) or -1, when to deliver a hook (ms) or 0}
+--   offers {attempt id, pool, slots, priority, group, weight, payload, …} · ended {dag/run, state, ms, …} · stops {pool/attempt id, …}
+-- errors: FENCED
+-- cost: O(entries + their direct downstream), at most `limit` entries and 1000 steps a call (~10 ms)
 
 local refused = lease.refused(owner, meta, token)
 if refused then return refused end

@@ -1,4 +1,15 @@
-#!lua
+-- The only clock that decides anything shared: Redis' own, in whole milliseconds (numbers over 2^53 would be rounded).
+local clock = {}
+
+function clock.now()
+  local t = redis.call('TIME')
+  return t[1] * 1000 + math.floor(t[2] / 1000)
+end
+
+-- The instant at which a stream entry was appended, from its id.
+function clock.of_entry(id)
+  return tonumber(string.match(id, '^(%d+)'))
+end
 local prefix = KEYS[1]
 local inbox = KEYS[2]
 local dag = ARGV[1]
@@ -13,19 +24,6 @@ local last = ARGV[4]
 -- returns: {OK | EXISTS, id}: EXISTS names an active backfill of the DAG whose range overlaps
 -- errors: NOTFOUND
 -- cost: O(backfills of the DAG that are active)
--- The only clock that decides anything shared: Redis' own, in whole milliseconds (numbers over 2^53 would be rounded).
-local clock = {}
-
-function clock.now()
-  local t = redis.call('TIME')
-  return t[1] * 1000 + math.floor(t[2] / 1000)
-end
-
--- The instant at which a stream entry was appended, from its id.
-function clock.of_entry(id)
-  return tonumber(string.match(id, '^(%d+)'))
-end
-
 if redis.call('EXISTS', prefix .. 'dag:' .. dag) == 0 then return redis.error_reply('NOTFOUND DAG ' .. dag) end
 for _, other in ipairs(redis.call('ZRANGE', prefix .. 'backfills:' .. dag, 0, -1)) do
   local v = redis.call('HMGET', prefix .. 'backfill:' .. dag .. ':' .. other, 'state', 'first', 'last')

@@ -1,4 +1,3 @@
-#!lua
 local prefix = KEYS[1]
 local inbox = KEYS[2]
 local dag = ARGV[1]

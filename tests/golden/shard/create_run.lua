@@ -1,22 +1,3 @@
-#!lua
-local prefix = KEYS[1]
-local inbox = KEYS[2]
-local dag = ARGV[1]
-local run_id = ARGV[2]
-local kind = ARGV[3]
-local logical = ARGV[4]
-local params = ARGV[5]
-local nonce = ARGV[6]
-local keys = ARGV[7]
--- create_run: a run of the DAG's current version. Its roots become ready, or it is queued over max_active_runs.
--- cell: shard
--- keys: prefix inbox
--- args: dag run_id kind logical params nonce keys
--- logical: ms or ''. params: JSON or ''. keys: JSON of task index -> concurrency key, or ''. nonce: made by the caller, so
--- that a repeated call gets the same answer.
--- returns: {CREATED | EXISTS, state, run id}
--- errors: NOTFOUND
--- cost: O(its roots), at most 500 of them in this call
 -- The only clock that decides anything shared: Redis' own, in whole milliseconds (numbers over 2^53 would be rounded).
 local clock = {}
 
@@ -29,7 +10,6 @@ end
 function clock.of_entry(id)
   return tonumber(string.match(id, '^(%d+)'))
 end
-
 -- A task's field in its run's hash, by task index.
 --   absent            `none`, no upstream has settled yet
 --   an integer        `none`; S + 2^14 F + 2^28 K of the upstreams that have settled (so HINCRBY counts)
@@ -62,7 +42,6 @@ function record.counts(packed)
   local failed = math.floor(packed / record.FAILED) % record.FAILED
   return success, failed, math.floor(packed / record.SKIPPED)
 end
-
 -- Trigger rules, decided from counters: n upstreams, s success, f failed or upstream_failed, k skipped.
 -- The answer is nil (wait), 'r' (run), 'k' (skipped) or 'u' (upstream_failed), given only when it can't change any more.
 -- Twin of redsched/rules.py, which is the oracle of its tests. Letters: redsched/states.py TRIGGER_RULES.
@@ -119,18 +98,19 @@ rules.decide = {
     return 'r'
   end,
 }
-
--- The compiled plan of a DAG version, read by task index and kept for the length of one call.
-local plan = { cache = {} }
+-- The compiled plan of a DAG version, read by task index. A plan never changes under its digest, so what was read is kept
+-- from call to call, as far as KEEP tasks.
+local plan = { kept = {}, count = 0, KEEP = 4000 }
 
 local TASK = '^([^,]*),(%d+),(%-?%d+),(%d+),(%d+),([^,]*),(%d+),([^,]*),(%d*),(%d*),(%a*),(%d*)$'
 
 function plan.open(prefix, dag, digest)
   local key = prefix .. 'plan:' .. dag .. ':' .. digest
-  local p = plan.cache[key]
+  local p = plan.kept[key]
   if not p then
+    if plan.count > plan.KEEP then plan.kept, plan.count = {}, 0 end
     p = { key = key, tasks = {}, downstream = {} }
-    plan.cache[key] = p
+    plan.kept[key] = p
   end
   return p
 end
@@ -145,24 +125,25 @@ function plan.task(p, index)
     timeout = tonumber(timeout) or 0, grace = tonumber(grace) or 0, allow_failure = string.find(flags, 'a', 1, true) ~= nil,
     keyed = string.find(flags, 'k', 1, true) ~= nil, max_active = tonumber(max_active) or 0 }
   p.tasks[index] = task
+  plan.count = plan.count + 1
   return task
 end
 
 -- `child:upstreams:rule,…` as text: whoever walks it keeps a position, so that a fan of 10,000 is not parsed to take 500.
 function plan.downstream(p, index)
   local text = p.downstream[index]
-  if text == nil then
-    text = redis.call('HGET', p.key, 'd' .. index) or ''
-    p.downstream[index] = text
-  end
-  return text
+  if text then return text end
+  text = redis.call('HGET', p.key, 'd' .. index)
+  if not text and redis.call('EXISTS', p.key) == 0 then return '' end
+  p.downstream[index] = text or ''
+  plan.count = plan.count + 1
+  return text or ''
 end
 
 -- The downstream task at a position: child, its number of upstreams, its rule, the next position; nil at the end.
 function plan.child(text, position)
   return string.match(text, '(%d+):(%d+):(%a)()', position)
 end
-
 -- How long to wait before the next attempt. Twin of redsched/retry.py.
 local retry = { CEILING = 604800000 }
 
@@ -199,14 +180,16 @@ function retry.delay_ms(task, failures, seed)
   end
   return math.floor(delay)
 end
-
 -- The life of a run and its tasks. Every change of run state goes through here, so that counters, sets, limits and the outbox
 -- move together. A task's own flip from unsettled to settled guards every counter: what is said twice is counted once.
 -- Work that would take long (fans, long chains of skips) stops at a budget and goes on through the inbox.
-local run = { budget = 500, dags = {}, opened = {}, limits = {}, touched = {}, woken = {}, offers = {}, ended = {}, work = {}, next_work = 1 }
+local run = {}
 
+-- A function outlives its call: every script begins with this.
 function run.begin(prefix, inbox, now)
-  run.prefix, run.inbox, run.now = prefix, inbox, now
+  run.prefix, run.inbox, run.now, run.budget = prefix, inbox, now, 500
+  run.dags, run.opened, run.limits, run.touched, run.woken = {}, {}, {}, {}, {}
+  run.offers, run.ended, run.work, run.next_work = {}, {}, {}, 1
 end
 
 -- ---------------------------------------------------------------- looking
@@ -593,7 +576,6 @@ end
 function run.wake()
   for id in pairs(run.woken) do run.continue('wake', id) end
 end
-
 -- A run comes into being, once for each id and once for each logical date.
 local create = {}
 
@@ -632,7 +614,24 @@ function create.run(d, run_id, kind, logical, params, nonce, keys)
   run.spread()
   return { 'CREATED', run.open(d.name, run_id).state, run_id }
 end
-
+local prefix = KEYS[1]
+local inbox = KEYS[2]
+local dag = ARGV[1]
+local run_id = ARGV[2]
+local kind = ARGV[3]
+local logical = ARGV[4]
+local params = ARGV[5]
+local nonce = ARGV[6]
+local keys = ARGV[7]
+-- create_run: a run of the DAG's current version. Its roots become ready, or it is queued over max_active_runs.
+-- cell: shard
+-- keys: prefix inbox
+-- args: dag run_id kind logical params nonce keys
+-- logical: ms or ''. params: JSON or ''. keys: JSON of task index -> concurrency key, or ''. nonce: made by the caller, so
+-- that a repeated call gets the same answer.
+-- returns: {CREATED | EXISTS, state, run id}
+-- errors: NOTFOUND
+-- cost: O(its roots), at most 500 of them in this call
 run.begin(prefix, inbox, clock.now())
 local d = run.dag(dag)
 if not d then return redis.error_reply('NOTFOUND DAG ' .. dag) end

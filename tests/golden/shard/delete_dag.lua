@@ -1,4 +1,3 @@
-#!lua
 local prefix = KEYS[1]
 local dag = ARGV[1]
 local step = ARGV[2]

@@ -1,16 +1,3 @@
-#!lua
-local owner = KEYS[1]
-local meta = KEYS[2]
-local prefix = KEYS[3]
-local token = ARGV[1]
-local limit = ARGV[2]
--- due: DAGs whose next slot is due, with what decides about it.
--- cell: shard
--- keys: owner meta prefix
--- args: token limit
--- returns: {now, next look after these (ms) or 0, dag, slot, schedule (JSON), runs queued, runs active, …}
--- errors: FENCED
--- cost: O(limit)
 -- The only clock that decides anything shared: Redis' own, in whole milliseconds (numbers over 2^53 would be rounded).
 local clock = {}
 
@@ -23,7 +10,6 @@ end
 function clock.of_entry(id)
   return tonumber(string.match(id, '^(%d+)'))
 end
-
 -- Who may write in a shard. `owner` holds "scheduler:fence"; the fence counter has no expiry, so it outlives every owner.
 -- An owner's time limit is its one heartbeat in the control cell; here only identity counts.
 local lease = {}
@@ -35,7 +21,18 @@ function lease.refused(owner, meta, token)
   redis.call('HINCRBY', meta, 'refused', 1)
   return redis.error_reply('FENCED ' .. token .. ' is not the owner; ' .. (current or 'nobody') .. ' is')
 end
-
+local owner = KEYS[1]
+local meta = KEYS[2]
+local prefix = KEYS[3]
+local token = ARGV[1]
+local limit = ARGV[2]
+-- due: DAGs whose next slot is due, with what decides about it.
+-- cell: shard
+-- keys: owner meta prefix
+-- args: token limit
+-- returns: {now, next look after these (ms) or 0, dag, slot, schedule (JSON), runs queued, runs active, …}
+-- errors: FENCED
+-- cost: O(limit)
 local refused = lease.refused(owner, meta, token)
 if refused then return refused end
 local now, answer = clock.now(), {}

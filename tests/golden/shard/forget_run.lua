@@ -1,4 +1,3 @@
-#!lua
 local prefix = KEYS[1]
 local dag = ARGV[1]
 local run_id = ARGV[2]

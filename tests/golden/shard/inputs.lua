@@ -1,15 +1,3 @@
-#!lua
-local prefix = KEYS[1]
-local dag = ARGV[1]
-local run_id = ARGV[2]
--- inputs: the results of settled upstream tasks, each from the attempt that settled it.
--- cell: shard
--- keys: prefix
--- args: dag run_id ...
--- The rest of args: task indexes.
--- returns: one JSON text an index, '' for none
--- errors: NOTFOUND
--- cost: O(indexes)
 -- A task's field in its run's hash, by task index.
 --   absent            `none`, no upstream has settled yet
 --   an integer        `none`; S + 2^14 F + 2^28 K of the upstreams that have settled (so HINCRBY counts)
@@ -42,7 +30,17 @@ function record.counts(packed)
   local failed = math.floor(packed / record.FAILED) % record.FAILED
   return success, failed, math.floor(packed / record.SKIPPED)
 end
-
+local prefix = KEYS[1]
+local dag = ARGV[1]
+local run_id = ARGV[2]
+-- inputs: the results of settled upstream tasks, each from the attempt that settled it.
+-- cell: shard
+-- keys: prefix
+-- args: dag run_id ...
+-- The rest of args: task indexes.
+-- returns: one JSON text an index, '' for none
+-- errors: NOTFOUND
+-- cost: O(indexes)
 local key = prefix .. 'run:' .. dag .. ':' .. run_id
 if redis.call('EXISTS', key) == 0 then return redis.error_reply('NOTFOUND run ' .. run_id .. ' of DAG ' .. dag) end
 local results = {}

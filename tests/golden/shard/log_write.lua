@@ -1,4 +1,15 @@
-#!lua
+-- Attempt ids of the current DAG of that name: `dag[~generation]/run/index/attempt`.
+local ids = {}
+
+-- dag, run id, index, attempt; nil if the attempt belongs to a DAG that was deleted, or its run is gone.
+function ids.current(prefix, id)
+  local dag, generation, run_id, index, attempt = string.match(id, '^([^/~]+)~?(%d*)/([^/]+)/(%d+)/(%d+)$')
+  if not dag then return nil end
+  local now = redis.call('HGET', prefix .. 'dag:' .. dag, 'generation')
+  if now ~= (generation == '' and '0' or generation) then return nil end
+  if redis.call('EXISTS', prefix .. 'run:' .. dag .. ':' .. run_id) == 0 then return nil end
+  return dag, run_id, index, attempt
+end
 local prefix = KEYS[1]
 local id = ARGV[1]
 local offset = ARGV[2]
@@ -13,19 +24,6 @@ local data = ARGV[5]
 -- returns: 1, or 0 if the run is gone
 -- errors: none
 -- cost: O(bytes). Said twice it writes the same bytes to the same place.
--- Attempt ids of the current DAG of that name: `dag[~generation]/run/index/attempt`.
-local ids = {}
-
--- dag, run id, index, attempt; nil if the attempt belongs to a DAG that was deleted, or its run is gone.
-function ids.current(prefix, id)
-  local dag, generation, run_id, index, attempt = string.match(id, '^([^/~]+)~?(%d*)/([^/]+)/(%d+)/(%d+)$')
-  if not dag then return nil end
-  local now = redis.call('HGET', prefix .. 'dag:' .. dag, 'generation')
-  if now ~= (generation == '' and '0' or generation) then return nil end
-  if redis.call('EXISTS', prefix .. 'run:' .. dag .. ':' .. run_id) == 0 then return nil end
-  return dag, run_id, index, attempt
-end
-
 local dag, run_id, index, attempt = ids.current(prefix, id)
 if not dag then return 0 end
 local name = index .. '.' .. attempt

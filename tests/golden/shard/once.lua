@@ -1,16 +1,3 @@
-#!lua
-local prefix = KEYS[1]
-local id = ARGV[1]
-local name = ARGV[2]
-local nonce = ARGV[3]
-local undo = ARGV[4]
--- once: claim a named step for all attempts at a task; only the current attempt may claim, and only the claimer may undo.
--- cell: shard
--- keys: prefix
--- args: id name nonce undo
--- returns: 1 if the caller holds the claim (for undo: had held it), else 0
--- errors: NOTFOUND (the attempt is not the current one)
--- cost: O(1)
 -- A task's field in its run's hash, by task index.
 --   absent            `none`, no upstream has settled yet
 --   an integer        `none`; S + 2^14 F + 2^28 K of the upstreams that have settled (so HINCRBY counts)
@@ -43,7 +30,6 @@ function record.counts(packed)
   local failed = math.floor(packed / record.FAILED) % record.FAILED
   return success, failed, math.floor(packed / record.SKIPPED)
 end
-
 -- Attempt ids of the current DAG of that name: `dag[~generation]/run/index/attempt`.
 local ids = {}
 
@@ -56,7 +42,18 @@ function ids.current(prefix, id)
   if redis.call('EXISTS', prefix .. 'run:' .. dag .. ':' .. run_id) == 0 then return nil end
   return dag, run_id, index, attempt
 end
-
+local prefix = KEYS[1]
+local id = ARGV[1]
+local name = ARGV[2]
+local nonce = ARGV[3]
+local undo = ARGV[4]
+-- once: claim a named step for all attempts at a task; only the current attempt may claim, and only the claimer may undo.
+-- cell: shard
+-- keys: prefix
+-- args: id name nonce undo
+-- returns: 1 if the caller holds the claim (for undo: had held it), else 0
+-- errors: NOTFOUND (the attempt is not the current one)
+-- cost: O(1)
 local dag, run_id, index, attempt = ids.current(prefix, id)
 local rec = dag and record.decode(redis.call('HGET', prefix .. 'run:' .. dag .. ':' .. run_id, index))
 if not rec or rec.attempt ~= tonumber(attempt) or not record.LIVE[rec.state] then

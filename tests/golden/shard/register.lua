@@ -1,4 +1,15 @@
-#!lua
+-- The only clock that decides anything shared: Redis' own, in whole milliseconds (numbers over 2^53 would be rounded).
+local clock = {}
+
+function clock.now()
+  local t = redis.call('TIME')
+  return t[1] * 1000 + math.floor(t[2] / 1000)
+end
+
+-- The instant at which a stream entry was appended, from its id.
+function clock.of_entry(id)
+  return tonumber(string.match(id, '^(%d+)'))
+end
 local prefix = KEYS[1]
 local inbox = KEYS[2]
 local dag = ARGV[1]
@@ -24,19 +35,6 @@ local created = ARGV[12]
 -- returns: {version, 1 if it is new}
 -- errors: NOTFOUND (the plan has expired: write it again), CONFLICT (the DAG is being deleted)
 -- cost: O(1)
--- The only clock that decides anything shared: Redis' own, in whole milliseconds (numbers over 2^53 would be rounded).
-local clock = {}
-
-function clock.now()
-  local t = redis.call('TIME')
-  return t[1] * 1000 + math.floor(t[2] / 1000)
-end
-
--- The instant at which a stream entry was appended, from its id.
-function clock.of_entry(id)
-  return tonumber(string.match(id, '^(%d+)'))
-end
-
 local key, plan = prefix .. 'dag:' .. dag, prefix .. 'plan:' .. dag .. ':' .. digest
 local known = redis.call('HMGET', key, 'version', 'digest', 'max_active_runs', 'max_active_tasks', 'deleted')
 if known[5] then return redis.error_reply('CONFLICT DAG ' .. dag .. ' is being deleted') end

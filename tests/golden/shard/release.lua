@@ -1,4 +1,3 @@
-#!lua flags=allow-oom
 local owner = KEYS[1]
 local token = ARGV[1]
 -- release: hand a shard over at once.

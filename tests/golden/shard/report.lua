@@ -1,14 +1,3 @@
-#!lua
-local prefix = KEYS[1]
-local inbox = KEYS[2]
--- report: what happened to attempts, appended to the inbox; a result is stored first, under its attempt's number.
--- cell: shard
--- keys: prefix inbox
--- args: ...
--- Eight values a report: kind, attempt id, outcome, ms, worker, reason, extra (JSON or ''), result (JSON or '').
--- returns: number of reports
--- errors: none (a report for an attempt that is not current is found stale when it is applied)
--- cost: O(reports)
 -- Attempt ids of the current DAG of that name: `dag[~generation]/run/index/attempt`.
 local ids = {}
 
@@ -21,7 +10,16 @@ function ids.current(prefix, id)
   if redis.call('EXISTS', prefix .. 'run:' .. dag .. ':' .. run_id) == 0 then return nil end
   return dag, run_id, index, attempt
 end
-
+local prefix = KEYS[1]
+local inbox = KEYS[2]
+-- report: what happened to attempts, appended to the inbox; a result is stored first, under its attempt's number.
+-- cell: shard
+-- keys: prefix inbox
+-- args: ...
+-- Eight values a report: kind, attempt id, outcome, ms, worker, reason, extra (JSON or ''), result (JSON or '').
+-- returns: number of reports
+-- errors: none (a report for an attempt that is not current is found stale when it is applied)
+-- cost: O(reports)
 for i = 1, #ARGV, 8 do
   local id, result = ARGV[i + 1], ARGV[i + 7]
   if result ~= '' then

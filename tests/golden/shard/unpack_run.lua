@@ -1,4 +1,15 @@
-#!lua
+-- The only clock that decides anything shared: Redis' own, in whole milliseconds (numbers over 2^53 would be rounded).
+local clock = {}
+
+function clock.now()
+  local t = redis.call('TIME')
+  return t[1] * 1000 + math.floor(t[2] / 1000)
+end
+
+-- The instant at which a stream entry was appended, from its id.
+function clock.of_entry(id)
+  return tonumber(string.match(id, '^(%d+)'))
+end
 local prefix = KEYS[1]
 local dag = ARGV[1]
 local run_id = ARGV[2]
@@ -12,19 +23,6 @@ local fields = ARGV[4]
 -- returns: 1, or 0 if it is not packed like that any more
 -- errors: none
 -- cost: O(its tasks)
--- The only clock that decides anything shared: Redis' own, in whole milliseconds (numbers over 2^53 would be rounded).
-local clock = {}
-
-function clock.now()
-  local t = redis.call('TIME')
-  return t[1] * 1000 + math.floor(t[2] / 1000)
-end
-
--- The instant at which a stream entry was appended, from its id.
-function clock.of_entry(id)
-  return tonumber(string.match(id, '^(%d+)'))
-end
-
 local key = prefix .. 'packed:' .. dag
 if redis.call('HGET', key, run_id) ~= packed then return 0 end
 local tail = dag .. ':' .. run_id
