@@ -36,6 +36,7 @@ COMMANDS = {
     "shards": "redsched.cli.system:shards",
     "workers": "redsched.cli.system:workers",
     "doctor": "redsched.cli.system:doctor",
+    "bench": "redsched.cli.bench:bench",
     "scheduler": "redsched.cli.system:scheduler",
     "worker": "redsched.cli.system:worker",
     "completion": "redsched.cli.system:completion",
