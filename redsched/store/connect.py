@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from redis import Redis
 
+    from redsched.store.cluster import Reads
+
 SCRIPT_TIMEOUT_S: Final = 5.0
 BLOCK_MS: Final = 2000
 MIN_BLOCK_MS: Final = 20
@@ -31,21 +33,29 @@ NOT_RUNNING: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Clients:
-    """Two clients of one Redis: `scripts` for short calls, `reader` for blocking reads of at most `block_ms`."""
+    """Two clients of one Redis: `scripts` for short calls, `reader` for blocking reads of at most `block_ms`.
+
+    `reads` is what a cluster needs besides: there one read can't name keys of two slots.
+    """
 
     scripts: Redis
     reader: Redis
     block_ms: int
     where: str
     namespace: str
+    reads: Reads | None = None
 
     def reset(self) -> None:
         """Forget the connections without closing them: for a forked child, whose parent goes on using them."""
+        if self.reads:
+            self.reads.reset()
         for client in (self.scripts, self.reader):
             for pool in _pools(client):
                 pool.reset()
 
     def close(self) -> None:
+        if self.reads:
+            self.reads.close()
         for client in (self.scripts, self.reader):
             client.close()
 
@@ -74,10 +84,11 @@ def connect(settings: Settings, role: str) -> Clients:
     _place = Place(url, address.username or "default", settings.namespace)
     timeout = script_timeout_s(address)
     block_ms = _block_ms(timeout)
+    clock = f"{{{settings.namespace}:c}}:"
     with translate():
-        scripts = _client(address, f"redsched-{role}", timeout)
-        reader = _client(address, f"redsched-{role}", block_ms / 1000 + timeout)
-    return Clients(scripts, reader, block_ms, url, settings.namespace)
+        scripts = _client(address, f"redsched-{role}", timeout, clock)
+        reader = _client(address, f"redsched-{role}", block_ms / 1000 + timeout, clock)
+    return Clients(scripts, reader, block_ms, url, settings.namespace, _reads(reader))
 
 
 def script_timeout_s(address: Address) -> float:
@@ -93,10 +104,10 @@ def _block_ms(timeout_s: float) -> int:
     return max(MIN_BLOCK_MS, min(BLOCK_MS, int(timeout_s * 500)))
 
 
-def _client(address: Address, name: str, timeout_s: float) -> Redis:
+def _client(address: Address, name: str, timeout_s: float, clock: str) -> Redis:
     options = _named(address, name, timeout_s)
     if address.kind == "cluster":
-        return _cluster(address, options)
+        return _cluster(address, options, clock)
     if address.kind == "sentinel":
         return _sentinel(address, options)
     return _single(address, options)
@@ -183,8 +194,10 @@ def _sentinel(address: Address, options: dict[str, Any]) -> Redis:
     return cast("Redis", sentinel.master_for(address.service))
 
 
-def _cluster(address: Address, options: dict[str, Any]) -> Redis:
-    from redis.cluster import ClusterNode, RedisCluster
+def _cluster(address: Address, options: dict[str, Any], clock: str) -> Redis:
+    from redis.cluster import ClusterNode
+
+    from redsched.store.cluster import Cluster
 
     named = {k: v for k, v in options.items() if k != "db"}
     node: Any = ClusterNode  # redis-py leaves it untyped
@@ -195,8 +208,16 @@ def _cluster(address: Address, options: dict[str, Any]) -> Redis:
         "reinitialize_steps": 5,
     }
     tls = {"ssl": True, **_tls(address)} if address.tls else {}
-    client = RedisCluster(startup_nodes=nodes, dynamic_startup_nodes=True, **named, **more, **_tcp(), **tls)
+    client = Cluster(clock, startup_nodes=nodes, dynamic_startup_nodes=True, **named, **more, **_tcp(), **tls)
     return cast("Redis", client)
+
+
+def _reads(reader: Any) -> Reads | None:
+    if not hasattr(reader, "nodes_manager"):
+        return None
+    from redsched.store.cluster import Reads
+
+    return Reads(reader)
 
 
 def _pools(client: Any) -> Iterator[Any]:

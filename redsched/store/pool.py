@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redsched.errors import NotFound
+from redsched.store.connect import stream_entries, translate
 
 if TYPE_CHECKING:
     from redsched.store import Store
+    from redsched.store.cluster import Reads
     from redsched.store.scripts import Call
 
 GROUP = "workers"
@@ -64,13 +66,13 @@ class PoolStore:
         """
         from redis.exceptions import ResponseError
 
-        from redsched.store.connect import stream_entries, translate
-
         streams = {self._key(p)[0] + "stream": "0" if history else ">" for p in pools}
         names = dict(zip(streams, pools, strict=True))
         block = None if history else block_ms or None
 
         def ask() -> Any:
+            if reads := self._store.clients.reads:
+                return _read_apart(reads, consumer, streams, count, block or 0)
             return self._store.reader.xreadgroup(GROUP, consumer, streams, count=count, block=block)
 
         with translate():
@@ -245,6 +247,28 @@ class PoolStore:
                 for name in sorted({*waiting, *given})
             },
         }
+
+
+def _read_apart(
+    reads: Reads, consumer: str, streams: dict[str, str], count: int, block: int
+) -> list[tuple[bytes, Any]]:
+    """In a cluster: one read a pool. With several, what is there is asked for first, because to end a wait costs connections."""
+
+    def words(key: str, mark: str, *wait: str | int) -> tuple[str | int, ...]:
+        return ("XREADGROUP", "GROUP", GROUP, consumer, "COUNT", count, *wait, "STREAMS", key, mark)
+
+    found = {}
+    if len(streams) > 1 or not block:
+        found = reads.every({key: words(key, mark) for key, mark in streams.items()})
+    if not found and block:
+        wanted = {key: words(key, mark, "BLOCK", block) for key, mark in streams.items()}
+        found = reads.take(wanted, block / 1000)
+    refused = [reply for reply in found.values() if isinstance(reply, Exception)]
+    if refused and len(refused) == len(found):
+        raise refused[0]
+    # Else what was taken goes first: the next read is refused again.
+    given = [reply for reply in found.values() if not isinstance(reply, Exception)]
+    return [pair for reply in given for pair in stream_entries(reply)]
 
 
 def _waiting_since(entry: bytes | None) -> int | None:

@@ -17,6 +17,7 @@ from redsched.store.pool import Offer
 
 if TYPE_CHECKING:
     from redsched.store import Store
+    from redsched.store.cluster import Reads
     from redsched.store.scripts import Call
 
 REASON_LIMIT = 500
@@ -274,10 +275,23 @@ class ShardStore:
         with self._store.translate():
             reading(True)
             try:
+                if reads := self._store.clients.reads:
+                    return [names[key] for key in self._wait_apart(reads, list(names), ms)]
                 reply = self._store.reader.xread(dict.fromkeys(names, "0"), count=1, block=ms or None)
             finally:
                 reading(False)
         return [names[key.decode()] for key, _ in stream_entries(reply)]
+
+    def _wait_apart(self, reads: Reads, inboxes: list[str], ms: int) -> list[str]:
+        """In a cluster: each inbox has a read of its own, which stands until something comes, over many calls of this."""
+        if ms:
+            block = self._store.clients.block_ms
+            wanted = {k: ("XREAD", "COUNT", 1, "BLOCK", block, "STREAMS", k, "0") for k in inboxes}
+            return list(reads.first(wanted, ms, block / 1000))
+        pipe = self._store.client.pipeline(transaction=False)
+        for key in inboxes:
+            pipe.xlen(key)
+        return [key for key, length in zip(inboxes, pipe.execute(), strict=True) if length]
 
     def all_dags(self) -> list[str]:
         with self._store.translate():
