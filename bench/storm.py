@@ -1,52 +1,61 @@
-"""Midnight: many DAGs of 20 tasks are due at one instant. Until the last root is queued, and what a bystander waits meanwhile."""
+"""Midnight: many DAGs of 20 tasks are due at one instant. Until the last root is queued, and what a bystander waits meanwhile.
+
+Time is moved, not waited for: the slot of all of them is put to the present.
+"""
 
 from __future__ import annotations
 
-import argparse
 import time
-from statistics import quantiles
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
 
-from bench.installation import DAG20, Installation, installation, report
+from bench import main
+from redsched.bench import load, shapes
+from redsched.bench.load import MARK, Clock, Numbers
+from redsched.bench.site import Site
+from redsched.bench.stats import quantile
+from redsched.bench.workloads import Size, Workload
 from redsched.definition.model import DagSpec
 from redsched.definition.plan import compile_plan
 
+FAR = 4_102_444_800_000  # the year 2100
+DAY = 86_400_000
+POOL = "idle"  # nobody serves it
 
-def register(made: Installation, count: int) -> None:
+
+def register(site: Site, count: int) -> None:
     """The same plan under many names; straight through the store, because a client's checks are not what is measured."""
-    tasks = {
-        f"t{k}": {"call": "noop:run", "needs": [f"t{u}" for u in ups], "pool": "idle"}
-        for k, ups in DAG20.items()
-    }
-    shard = made.client.store.shard
-    made.client.set_pool("idle", count * 20)
-    for i in range(count):
-        name = f"d{i}"
-        if i == 0:
-            first = DagSpec.model_validate({"dag": name, "schedule": "0 0 * * *", "tasks": tasks})
-            fields, digest = compile_plan(first).fields, first.digest()
-        shard.stage_plan(name, digest, fields)
+    tasks = {task: {"call": MARK, "needs": needs, "pool": POOL} for task, needs in shapes.dag20().items()}
+    site.client.set_pool(POOL, count * 20)
+    spec = DagSpec.model_validate({"dag": "d0", "schedule": "0 0 * * *", "tasks": tasks})
+    fields, digest, shard = compile_plan(spec).fields, spec.digest(), site.client.store.shard
+
+    def one(i: int) -> None:
+        shard.stage_plan(f"d{i}", digest, fields)
         shard.register(
-            name,
+            f"d{i}",
             digest,
             paused="",
             path="",
-            team=name,
+            team=f"d{i}",
             max_active_runs=16,
             max_active_tasks=64,
             info="{}",
             schedule='{"cron":"0 0 * * *","overlap":"queue","timezone":"UTC"}',
-            slot=4_102_444_800_000,
-            look=4_102_444_800_000,
+            slot=FAR,
+            look=FAR,
         )
 
+    one(0)  # plans of equal content are the same for all, so the first shows what is wrong
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(one, range(1, count)))
 
-def move_time(made: Installation, count: int) -> None:
+
+def move_time(site: Site, count: int) -> None:
     """The slot of all of them is due now."""
-    client, shard = made.client.store.client, made.client.store.shard
-    slot = made.client.store.control.now() // 86_400_000 * 86_400_000
-    pipe = client.pipeline(transaction=False)
+    client, shard = site.client.store.client, site.client.store.shard
+    slot = site.client.store.control.now() // DAY * DAY
     shards: dict[str, dict[str, int]] = {}
+    pipe = client.pipeline(transaction=False)
     for i in range(count):
         prefix = shard.prefix(f"d{i}")
         pipe.hset(f"{prefix}dag:d{i}", "slot", slot)
@@ -54,48 +63,42 @@ def move_time(made: Installation, count: int) -> None:
     pipe.execute()
     pipe = client.pipeline(transaction=False)
     for prefix, due in shards.items():
-        pipe.zadd(f"{prefix}slots", due)  # type: ignore[arg-type]
+        pipe.zadd(f"{prefix}slots", due)
         pipe.xadd(f"{prefix}inbox", {"kind": "limits", "id": next(iter(due))})
     pipe.execute()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--dags", type=int, default=5000)
-    parser.add_argument("--schedulers", type=int, default=1)
-    a = parser.parse_args()
-    with installation(schedulers=a.schedulers) as made:
-        register(made, a.dags)
-        made.client.register(
-            DagSpec.model_validate({"dag": "bystander", "tasks": {"t": {"call": "noop:run"}}})
-        )
-        before, waits = made.counters(), []
-        move_time(made, a.dags)
-        begun = time.monotonic()
-        queued, store = 0, made.client.store
-        while queued < a.dags:
-            asked = time.monotonic()
-            made.client.wait("bystander", made.client.trigger("bystander")["run"])
-            waits.append(time.monotonic() - asked)
-            queued = int(store.client.scard(store.keys.pool("idle") + "held"))
-        took, after = time.monotonic() - begun, made.counters()
-        runs = sum(s["runs_running"] for s in made.client.shards())
-        cut: list[Any] = quantiles(waits, n=100) if len(waits) > 1 else [waits[0]] * 99
-        report(
-            "storm",
-            {
-                "dags": a.dags,
-                "schedulers": a.schedulers,
-                "last_root_queued_s": took,
-                "runs_per_s": a.dags / took,
-                "runs_made": runs,
-                "redis_us_per_run": (after["script_us"] - before["script_us"]) / a.dags,
-                "bystander_ms_p50": cut[49] * 1000,
-                "bystander_ms_max": max(waits) * 1000,
-            },
-            made.client,
-        )
+def storm(site: Site, size: Size) -> Numbers:
+    begun = time.monotonic()
+    register(site, size.dags)
+    registered_s = time.monotonic() - begun
+    (bystander,) = load.register(site, "bystander", shapes.chain(1))
+    load.warm(site, [bystander], 1)
+    clock, waits, queued, wait_for = Clock(site), [], 0, 0
+    move_time(site, size.dags)
+    begun = time.monotonic()
+    while queued < size.dags:
+        asked = time.monotonic()
+        site.client.trigger(bystander)
+        wait_for += 1
+        site.trace.wait(wait_for)
+        waits.append((time.monotonic() - asked) * 1000)
+        queued = site.client.store.pool.show(POOL)["used"]
+    took = time.monotonic() - begun
+    site.until(lambda: load.active(site) <= size.dags, "the bystanders did not end")
+    runs = sum(s["runs_running"] for s in site.client.shards())
+    return {
+        "dags": size.dags,
+        "last_root_queued_s": took,
+        "runs_per_s": size.dags / took,
+        "lost": max(0, size.dags - runs),
+        "doubled": max(0, runs - size.dags),
+        "registered_per_s": size.dags / registered_s,
+        "script_us_per_run": clock.costs(size.dags)["script_us_per_task"],
+        "bystander_ms_p50": quantile(waits, 0.5),
+        "bystander_ms_max": max(waits),
+    }
 
 
 if __name__ == "__main__":
-    main()
+    main(Workload("storm", "Many DAGs are due at one instant.", storm, Size(dags=50_000), ("dags",)))

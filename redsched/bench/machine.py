@@ -55,9 +55,10 @@ def load() -> float:
 def command(words: Sequence[str] | None = None) -> str:
     """The command as it may be shown: no password."""
     words = sys.argv if words is None else words
-    first = Path(words[0]).name
-    shown = [mask_url(word) if "://" in word else word for word in words[1:]]
-    return shlex.join(["redsched" if first in ("__main__.py", "redsched") else first, *shown])
+    path = Path(words[0])
+    module = path.parent.name if path.stem == "__main__" else f"{path.parent.name}.{path.stem}"
+    program = ["python", "-m", module] if module.startswith("bench.") else ["redsched"]
+    return shlex.join(program + [mask_url(word) if "://" in word else word for word in words[1:]])
 
 
 def where(server: str, busy: float) -> dict[str, Any]:

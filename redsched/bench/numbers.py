@@ -35,6 +35,26 @@ MEANING: Final[dict[str, tuple[str, str]]] = {
     "sent_per_s": ("/s", "commands sent by clients"),
     "tasks_per_s_empty": ("/s", "the same before the others came"),
     "crowd_vs_empty": ("", "1: those that wait cost nothing"),
+    "last_root_queued_s": ("s", "from the instant until the first task of the last run is queued"),
+    "runs_per_s": ("/s", "runs made by the schedulers until then"),
+    "registered_per_s": ("/s", "DAGs"),
+    "script_us_per_run": ("µs", "Redis' time in scripts"),
+    "bystander_ms_p50": ("ms", "another team's run meanwhile, from its trigger to its body"),
+    "bystander_ms_max": ("ms", ""),
+    "explain_ms_p50": ("ms", "the whole answer"),
+    "explain_ms_max": ("ms", ""),
+    "explained": ("", "tasks in the answer"),
+    **{
+        f"{shape}{what}": (unit, meaning)
+        for shape in ("wide", "deep", "joined")
+        for what, unit, meaning in (
+            ("_s", "s", "one run"),
+            ("_longest_script_ms", "ms", "the longest that a script held the server"),
+            ("_clear_s", "s", "all of it cleared"),
+            ("_clear_longest_script_ms", "ms", "the longest that a script held the server"),
+        )
+    },
+    "dags": ("", ""),
     "longest_script_ms": ("ms", "the longest that a script held the server"),
     "xargs_per_s": ("/s", "the same commands by xargs -P"),
     "vs_xargs": ("%", "against xargs"),

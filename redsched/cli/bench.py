@@ -25,12 +25,6 @@ PROCESSES = {
     "workers": "Workers.",
     "concurrency": "Tasks at a time in a worker.",
 }
-BREAKDOWNS = {
-    "sent": "sent by clients",
-    "waiting_by_key": "bytes of a waiting run",
-    "live_by_key": "bytes of a live run",
-    "packed_by_key": "bytes of a packed run",
-}
 
 
 @click.group(cls=Group, short_help="Measure what redsched does on this machine.")
@@ -121,10 +115,10 @@ def show(result: dict[str, Any]) -> None:
 def _show_tables(result: dict[str, Any]) -> None:
     rows = [(name, shown(name, result[name]), MEANING[name][1]) for name in MEANING if name in result]
     table((result["workload"], "value", "meaning"), rows, right=("value",))
-    for name, title in BREAKDOWNS.items():
-        if found := result.get(name):
+    for name, found in result.items():
+        if isinstance(found, dict) and name != "versions":
             say("")
-            table((title, "value"), [(key, f"{n:,}") for key, n in found.items()], right=("value",))
+            _show_parts(name.replace("_", " "), found)
     say("")
     processes = " × ".join(f"{result[name]} {name}" for name in ("schedulers", "workers"))
     kind = "" if result["aof"] is None else ", append-only file" if result["aof"] else ", no persistence"
@@ -133,6 +127,11 @@ def _show_tables(result: dict[str, Any]) -> None:
     say(f"{versions}; {result['at']}; load {result['load']}; {result['command']}")
     if result["load"] > 1.5:
         warning(f"the machine was busy with other things (load {result['load']}): compare ratios only")
+
+
+def _show_parts(title: str, parts: dict[str, float]) -> None:
+    rows = [(part, f"{n:,.2f}" if isinstance(n, float) else f"{n:,}") for part, n in parts.items()]
+    table((title, "value"), rows, right=("value",))
 
 
 for _workload in ALL.values():

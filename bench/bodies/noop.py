@@ -1,5 +1,0 @@
-"""A body that does nothing."""
-
-
-def run() -> None:
-    return None

@@ -1,0 +1,7 @@
+"""The same as `redsched bench memory`, from the source."""
+
+from bench import main
+from redsched.bench.workloads import ALL
+
+if __name__ == "__main__":
+    main(ALL["memory"])
