@@ -29,7 +29,15 @@ CALLS: Final = (
     *("HSET KEY f v", "HSETNX KEY f v", "HDEL KEY f", "HINCRBY KEY f 1"),
     *("LRANGE KEY 0 1", "LTRIM KEY 0 1", "RPUSH KEY v"),
     *("SADD KEY m", "SREM KEY m", "SCARD KEY", "SISMEMBER KEY m", "SMEMBERS KEY", "SRANDMEMBER KEY"),
-    *("ZADD KEY 1 m", "ZREM KEY m", "ZCARD KEY", "ZSCORE KEY m", "ZRANK KEY m", "ZRANGE KEY 0 1"),
+    *(
+        "ZADD KEY 1 m",
+        "ZREM KEY m",
+        "ZCARD KEY",
+        "ZSCORE KEY m",
+        "ZMSCORE KEY m",
+        "ZRANK KEY m",
+        "ZRANGE KEY 0 1",
+    ),
     *("ZREVRANGE KEY 0 1", "ZRANGEBYSCORE KEY 0 1", "ZPOPMIN KEY"),
     *("ZREMRANGEBYRANK KEY 0 1", "ZREMRANGEBYSCORE KEY 0 1"),
     *(

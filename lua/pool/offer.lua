@@ -18,25 +18,27 @@ if not exists then
   redis.call('HSET', pool.meta, 'slots', slots_if_new)
   pool.open()
 end
-local horizon = tonumber(redis.call('HGET', pool.meta, 'horizon') or '0')
-local answer = {}
-for i = 5, #ARGV, 6 do
-  local e = { id = ARGV[i], slots = tonumber(ARGV[i + 1]), priority = tonumber(ARGV[i + 2]), group = ARGV[i + 3], weight = ARGV[i + 4],
-    payload = ARGV[i + 5], nonce = '', worker = '' }
+local ids, seen, answer = {}, {}, {}
+for i = 5, #ARGV, 6 do ids[#ids + 1] = ARGV[i] end
+local here = #ids > 0 and redis.call('HMGET', pool.entries, unpack(ids))
+local gone = #ids > 0 and redis.call('ZMSCORE', pool.done, unpack(ids))
+for k, id in ipairs(ids) do
   local letter = 'T'
-  if redis.call('HEXISTS', pool.entries, e.id) == 0 and not redis.call('ZSCORE', pool.done, e.id) then
-    if e.slots > pool.slots and pool.slots > 0 then
+  if not here[k] and not gone[k] and not seen[id] then
+    local i = 5 + (k - 1) * 6
+    local slots = tonumber(ARGV[i + 1])
+    if slots > pool.slots and pool.slots > 0 then
       letter = 'W'
-    elseif tonumber(cursor_ms) <= horizon then
+    elseif tonumber(cursor_ms) <= pool.horizon then
       letter = 'B'
-    elseif pool.busy_groups == 0 and pool.used + e.slots <= pool.slots then
-      pool.hold(e)
     else
-      pool.wait(e)
+      local e = { id = id, slots = slots, priority = ARGV[i + 2], group = ARGV[i + 3], weight = ARGV[i + 4], payload = ARGV[i + 5], nonce = '', worker = '' }
+      seen[id] = true
+      if pool.busy_groups == 0 and pool.used + slots <= pool.slots then pool.hold(e) else pool.wait(e) end
     end
   end
-  answer[#answer + 1] = letter
+  answer[k] = letter
 end
-pool.admit(#answer)
+if pool.busy_groups > 0 then pool.admit(#answer) end
 pool.save()
 return { 'OK', table.concat(answer) }

@@ -12,14 +12,13 @@
 pool.begin(prefix, clock.now())
 if not pool.open() then return 0 end
 local released = 0
-for i = 2, #ARGV do
-  local e = pool.get(ARGV[i])
-  if e and e.nonce == nonce and (e.state == 'R' or e.state == 'S') then
+for _, e in ipairs(pool.list({ unpack(ARGV, 2) })) do
+  if e and e.nonce == nonce and (e.state == 'R' or e.state == 'S') and not pool.dropped[e.id] then
     pool.drop(e)
     released = released + e.slots
   end
 end
-pool.trim_done()
 pool.admit(released)
 pool.save()
+pool.trim_done()
 return released

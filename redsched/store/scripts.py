@@ -90,7 +90,8 @@ def expand(name: str, root: Path, seen: set[str], stack: tuple[str, ...] = ()) -
     path = root / name
     if not path.is_file():
         raise RedschedError(f"lua include not found: {name} (from {stack[-1] if stack else 'the loader'})")
-    text, parts = path.read_text(), []
+    text = path.read_text()
+    parts: list[str] = []
     for wanted in INCLUDE.findall(text):
         if wanted not in seen:
             parts += expand(wanted, root, seen, (*stack, name))

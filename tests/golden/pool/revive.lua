@@ -16,42 +16,89 @@ end
 --   S granted, but no longer wanted
 -- held: one member a slot that is taken (`id`, `id#2`, …): its cardinality is the occupancy, so none can leak.
 -- Fair share between groups is start-time fair queueing; inside a group priority goes first, then age.
+-- What `hold`, `wait` and `drop` change is written by `save`, many in a command: whoever calls them ends with it.
 local pool = { GROUP = 'workers', KEEP_DONE = 20000, LOOK = 8 }
 
 local PATTERN = '^(%a),(%d+),(%-?%d+),([^,]*),([^,]*),([^,]*),([^;]*);(.*)$'
 
 -- A function outlives its call: every script begins with this.
 function pool.begin(prefix, now)
-  pool.prefix, pool.now, pool.shares, pool.dirty = prefix, now, {}, false
+  pool.prefix, pool.now, pool.dirty = prefix, now, false
   pool.meta, pool.entries, pool.held_key = prefix .. 'meta', prefix .. 'entries', prefix .. 'held'
   pool.lease, pool.stream, pool.groups, pool.done = prefix .. 'lease', prefix .. 'stream', prefix .. 'groups', prefix .. 'done'
+  pool.shares, pool.dropped, pool.known = {}, {}, {}
+  pool.writes = { set = {}, hold = {}, del = {}, free = {}, unlease = {}, done = {}, wait = {} }
 end
 
-function pool.get(id)
-  local text = redis.call('HGET', pool.entries, id)
+-- One command for many values; Lua's unpack ends at 8000.
+function pool.bulk(command, key, list, ...)
+  if #list == 0 then return end
+  if #list <= 4000 then return redis.call(command, key, unpack(list)) end
+  for i = 1, #list, 4000 do redis.call(command, key, unpack(list, i, math.min(i + 3999, #list))) end
+end
+
+local function decode(id, text)
   if not text then return nil end
   local state, slots, priority, group, weight, nonce, worker, payload = string.match(text, PATTERN)
-  return { id = id, state = state, slots = tonumber(slots), priority = tonumber(priority), group = group, weight = weight,
+  return { id = id, state = state, slots = tonumber(slots), priority = priority, group = group, weight = weight,
     nonce = nonce, worker = worker, payload = payload }
 end
 
+local function encode(e)
+  return e.state .. ',' .. string.format('%d', e.slots) .. ',' .. e.priority .. ',' .. e.group .. ',' .. e.weight .. ',' .. e.nonce .. ',' .. e.worker .. ';' .. e.payload
+end
+
+function pool.get(id)
+  if pool.dropped[id] then return nil end
+  return decode(id, redis.call('HGET', pool.entries, id))
+end
+
+-- The entries of these ids, false where there is none. At most 4000.
+function pool.list(ids)
+  local found = {}
+  if #ids == 0 then return found end
+  local texts = redis.call('HMGET', pool.entries, unpack(ids))
+  for i = 1, #ids do found[i] = texts[i] and not pool.dropped[ids[i]] and decode(ids[i], texts[i]) end
+  return found
+end
+
 function pool.put(e)
-  redis.call('HSET', pool.entries, e.id, e.state .. ',' .. string.format('%d', e.slots) .. ',' .. string.format('%d', e.priority) .. ','
-    .. e.group .. ',' .. e.weight .. ',' .. e.nonce .. ',' .. e.worker .. ';' .. e.payload)
+  redis.call('HSET', pool.entries, e.id, encode(e))
+end
+
+-- As `put`, but written by `save`.
+function pool.set(e)
+  local set = pool.writes.set
+  local n = #set
+  set[n + 1], set[n + 2] = e.id, encode(e)
 end
 
 function pool.open()
-  local v = redis.call('HMGET', pool.meta, 'slots', 'v', 'seq', 'passed')
+  local v = redis.call('HMGET', pool.meta, 'slots', 'v', 'seq', 'passed', 'horizon')
   if not v[1] then return false end
   pool.slots, pool.v, pool.seq = tonumber(v[1]), tonumber(v[2]) or 0, tonumber(v[3]) or 0
-  pool.passed = tonumber(v[4]) or 0
+  pool.passed, pool.horizon = tonumber(v[4]) or 0, tonumber(v[5]) or 0
   pool.used = redis.call('SCARD', pool.held_key)
   pool.busy_groups = redis.call('ZCARD', pool.groups)
   return true
 end
 
+-- Everything that was noted since the last time.
+function pool.write()
+  local w = pool.writes
+  pool.bulk('HDEL', pool.entries, w.del)
+  pool.bulk('SREM', pool.held_key, w.free)
+  pool.bulk('ZREM', pool.lease, w.unlease)
+  pool.bulk('ZADD', pool.done, w.done)
+  pool.bulk('HSET', pool.entries, w.set)
+  pool.bulk('SADD', pool.held_key, w.hold)
+  for group, items in pairs(w.wait) do pool.bulk('ZADD', pool.prefix .. 'wait:' .. group, items) end
+  pool.writes = { set = {}, hold = {}, del = {}, free = {}, unlease = {}, done = {}, wait = {} }
+end
+
 -- What each group was given, a minute at a time, is kept for a quarter of an hour: `pool show` prints the shares.
 function pool.save()
+  pool.write()
   if pool.dirty then
     redis.call('HSET', pool.meta, 'v', string.format('%.6f', pool.v), 'seq', string.format('%d', pool.seq), 'passed', string.format('%d', pool.passed))
   end
@@ -71,31 +118,115 @@ local function place(id, slot)
 end
 
 function pool.hold(e)
-  for slot = 1, e.slots do redis.call('SADD', pool.held_key, place(e.id, slot)) end
+  local hold = pool.writes.hold
+  for slot = 1, e.slots do hold[#hold + 1] = place(e.id, slot) end
   pool.used = pool.used + e.slots
   pool.shares[e.group] = (pool.shares[e.group] or 0) + e.slots
   e.state, e.nonce = 'Q', ''
-  pool.put(e)
+  pool.set(e)
   pool.push(e)
 end
 
 function pool.wait(e)
   pool.seq, pool.dirty = pool.seq + 1, true
-  local key = pool.prefix .. 'wait:' .. e.group
   e.state, e.nonce = 'W', string.format('%d', pool.now)
-  pool.put(e)
+  pool.set(e)
+  local items = pool.writes.wait[e.group]
+  if not items then
+    items = {}
+    pool.writes.wait[e.group] = items
+  end
   -- Smaller goes first; both parts together stay below 2^53.
-  redis.call('ZADD', key, (1000 - e.priority) * 4000000000000 + pool.seq, e.id)
-  if not redis.call('ZSCORE', pool.groups, e.group) then
-    local tag = tonumber(redis.call('ZSCORE', pool.prefix .. 'tags', e.group) or 0)
-    redis.call('ZADD', pool.groups, string.format('%.6f', math.max(pool.v, tag)), e.group)
-    pool.busy_groups = pool.busy_groups + 1
+  items[#items + 1] = (1000 - e.priority) * 4000000000000 + pool.seq
+  items[#items + 1] = e.id
+  if not pool.known[e.group] then
+    pool.known[e.group] = true
+    if not redis.call('ZSCORE', pool.groups, e.group) then
+      local tag = tonumber(redis.call('ZSCORE', pool.prefix .. 'tags', e.group) or 0)
+      redis.call('ZADD', pool.groups, string.format('%.6f', math.max(pool.v, tag)), e.group)
+      pool.busy_groups = pool.busy_groups + 1
+    end
   end
 end
 
--- The first in line; if it is too wide for what is free, the next that fits may go before it, until as many slots as the
--- pool has were given past it: then it is waited for. Returns its group, the group's virtual time, its id and its entry.
-local function next_in_line()
+-- ---------------------------------------------------------------- who goes next
+
+-- The group has this virtual time now; one in which nobody waits is remembered only as long as it is ahead: an idle group
+-- saves no credit, and leaving is no way to lose a debt.
+local function after(group, tag)
+  if redis.call('EXISTS', pool.prefix .. 'wait:' .. group) == 1 then
+    return redis.call('ZADD', pool.groups, string.format('%.6f', tag), group)
+  end
+  pool.busy_groups = pool.busy_groups - redis.call('ZREM', pool.groups, group)
+  pool.known[group] = nil
+  redis.call('ZREMRANGEBYSCORE', pool.prefix .. 'tags', '-inf', string.format('%.6f', pool.v))
+  redis.call('ZADD', pool.prefix .. 'tags', string.format('%.6f', tag), group)
+end
+
+-- The first of a group that has not been given out, and its entry; read `count` at a time.
+local function head(g, count)
+  if g.at > #g.ids then
+    g.ids, g.at = redis.call('ZRANGE', pool.prefix .. 'wait:' .. g.name, #g.gone, #g.gone + count - 1), 1
+    if #g.ids == 0 then return nil end
+    g.texts = redis.call('HMGET', pool.entries, unpack(g.ids))
+  end
+  local id = g.ids[g.at]
+  return id, decode(id, g.texts[g.at])
+end
+
+local function before(a, b)
+  return a.tag < b.tag or (a.tag == b.tag and a.name < b.name)
+end
+
+-- Put back the first of a sorted list, whose time has moved on.
+local function resort(groups)
+  local g = table.remove(groups, 1)
+  local low, high = 1, #groups + 1
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if before(groups[middle], g) then low = middle + 1 else high = middle end
+  end
+  table.insert(groups, low, g)
+end
+
+-- Heads of groups in turn, as long as each fits. Returns how many were given slots, and whether more may be.
+local function admit_heads(limit)
+  local look, groups = math.max(pool.LOOK, math.min(limit, 100)), {}
+  local list = redis.call('ZRANGE', pool.groups, 0, look, 'WITHSCORES')
+  for i = 1, #list, 2 do groups[#groups + 1] = { name = list[i], tag = tonumber(list[i + 1]), gone = {}, ids = {}, at = 1 } end
+  local beyond = #groups > look and table.remove(groups) or nil
+  local given, more, touched = 0, true, {}
+  while given < limit and pool.used < pool.slots and groups[1] do
+    local first = groups[1]
+    if beyond and before(beyond, first) then break end
+    local id, e = head(first, math.min(1000, math.ceil((limit - given) / #groups)))
+    touched[first] = true
+    if not id then
+      table.remove(groups, 1)
+    elseif e and e.slots > pool.slots - pool.used then
+      more = false
+      break
+    else
+      first.at, first.gone[#first.gone + 1] = first.at + 1, id
+      pool.v, pool.dirty = math.max(pool.v, first.tag), true
+      if e then
+        first.tag, pool.passed = first.tag + e.slots / tonumber(e.weight), 0
+        pool.hold(e)
+      end
+      given = given + 1
+      if groups[2] then resort(groups) end
+    end
+  end
+  for g in pairs(touched) do
+    pool.bulk('ZREM', pool.prefix .. 'wait:' .. g.name, g.gone)
+    after(g.name, g.tag)
+  end
+  return given, more
+end
+
+-- The first in line is too wide for what is free: the next that fits may go before it, until as many slots as the pool has
+-- were given past it: then it is waited for. Returns its group, the group's virtual time, its id and its entry.
+local function next_that_fits()
   local free, first = pool.slots - pool.used, true
   local groups = redis.call('ZRANGE', pool.groups, 0, pool.LOOK - 1, 'WITHSCORES')
   for g = 1, #groups, 2 do
@@ -113,44 +244,54 @@ local function next_in_line()
   end
 end
 
-local function after(group, tag)
-  local key = pool.prefix .. 'wait:' .. group
-  if redis.call('EXISTS', key) == 1 then return redis.call('ZADD', pool.groups, string.format('%.6f', tag), group) end
-  pool.busy_groups = pool.busy_groups - redis.call('ZREM', pool.groups, group)
-  -- Remembered only as long as it is ahead: an idle group saves no credit, and leaving is no way to lose a debt.
-  redis.call('ZREMRANGEBYSCORE', pool.prefix .. 'tags', '-inf', string.format('%.6f', pool.v))
-  redis.call('ZADD', pool.prefix .. 'tags', string.format('%.6f', tag), group)
+local function admit_past()
+  local group, tag, id, e = next_that_fits()
+  if not group then return false end
+  redis.call('ZREM', pool.prefix .. 'wait:' .. group, id)
+  pool.v, pool.dirty = math.max(pool.v, tag), true
+  if e then
+    tag = tag + e.slots / tonumber(e.weight)
+    pool.hold(e)
+  end
+  after(group, tag)
+  return true
 end
 
 -- Give free slots to those who wait: the group with the smallest virtual time first. Returns 1 if `limit` stopped it.
 function pool.admit(limit)
-  for _ = 1, limit do
+  pool.write()
+  while limit > 0 do
     if pool.busy_groups == 0 or pool.used >= pool.slots then return 0 end
-    local group, tag, id, e = next_in_line()
-    if not group then return 0 end
-    redis.call('ZREM', pool.prefix .. 'wait:' .. group, id)
-    pool.v, pool.dirty = math.max(pool.v, tag), true
-    if e then
-      tag = tag + e.slots / tonumber(e.weight)
-      pool.hold(e)
+    local given, more = admit_heads(limit)
+    limit = limit - given
+    if not more then
+      pool.write()
+      if not admit_past() then return 0 end
+      limit = limit - 1
     end
-    after(group, tag)
   end
   return 1
 end
 
 -- The entry leaves the pool, and is remembered for a while: an offer of it that comes late is a no-op.
 function pool.drop(e)
-  redis.call('HDEL', pool.entries, e.id)
+  if pool.dropped[e.id] then return end
+  pool.dropped[e.id] = true
+  local w = pool.writes
+  w.del[#w.del + 1] = e.id
   if e.state == 'W' then
     local key = pool.prefix .. 'wait:' .. e.group
     redis.call('ZREM', key, e.id)
-    if redis.call('EXISTS', key) == 0 then pool.busy_groups = pool.busy_groups - redis.call('ZREM', pool.groups, e.group) end
+    if redis.call('EXISTS', key) == 0 then
+      pool.busy_groups = pool.busy_groups - redis.call('ZREM', pool.groups, e.group)
+      pool.known[e.group] = nil
+    end
   else
-    for slot = 1, e.slots do pool.used = pool.used - redis.call('SREM', pool.held_key, place(e.id, slot)) end
-    redis.call('ZREM', pool.lease, e.id)
+    for slot = 1, e.slots do w.free[#w.free + 1] = place(e.id, slot) end
+    pool.used = pool.used - e.slots
+    w.unlease[#w.unlease + 1] = e.id
   end
-  redis.call('ZADD', pool.done, pool.now, e.id)
+  w.done[#w.done + 1], w.done[#w.done + 2] = pool.now, e.id
 end
 
 function pool.trim_done()
