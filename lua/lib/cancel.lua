@@ -5,6 +5,7 @@ local cancel = {}
 -- The run ends as `state`; returns how many attempts are to be stopped.
 function cancel.run(r, state)
   local stopped = 0
+  run.write()
   local fields = redis.call('HGETALL', r.key)
   for i = 1, #fields, 2 do
     local rec = string.find(fields[i], '^%d') and record.decode(fields[i + 1])
@@ -15,8 +16,8 @@ function cancel.run(r, state)
         stopped = stopped + 1
       end
       rec.state, rec.ended = 'c', run.since(r, run.now)
-      redis.call('HSET', r.key, fields[i], record.encode(rec))
-      redis.call('HINCRBY', r.key, 'left', -1)
+      run.put(r, fields[i], rec)
+      r.left, r.counted = r.left - 1, true
     end
   end
   run.end_as(r, state)

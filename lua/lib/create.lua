@@ -14,17 +14,13 @@ function create.run(d, run_id, kind, logical, params, nonce, keys)
     local taken = redis.call('ZRANGEBYSCORE', dates_key, logical, logical, 'LIMIT', 0, 1)[1]
     if taken then return { 'EXISTS', redis.call('HGET', run.key('run', dag, taken), 'state') or 'ended', taken } end
   end
-  local now = string.format('%d', run.now)
-  local head = d.version .. ',' .. d.digest .. ',' .. kind .. ',' .. logical .. ',' .. now .. ',' .. (params ~= '' and 'p' or '')
-  local plan_key = plan.open(prefix, dag, d.digest).key
-  local v = redis.call('HMGET', plan_key, 'n', 'deadline')
-  redis.call('HSET', key, 'state', 'queued', 'head', head, 'left', v[1], 'nonce', nonce)
+  local now, head = string.format('%d', run.now), plan.head(plan.open(prefix, dag, d.digest))
+  local r = run.create(d, run_id, kind, logical, params ~= '' and 'p' or '', head.n, nonce)
   -- A backfill is late by its nature.
-  if v[2] and kind ~= 'backfill' then
-    redis.call('ZADD', prefix .. 'timers', (tonumber(logical) or run.now) + v[2], 'deadline/' .. d.name .. '/' .. run_id)
+  if head.deadline and kind ~= 'backfill' then
+    redis.call('ZADD', prefix .. 'timers', (tonumber(logical) or run.now) + head.deadline, 'deadline/' .. r.path)
   end
   redis.call('ZADD', index_key, now, run_id)
-  redis.call('ZADD', prefix .. 'queued_runs', now, dag .. '/' .. run_id)
   redis.call('ZADD', prefix .. 'recent', now, dag .. '/' .. run_id)
   redis.call('ZREMRANGEBYRANK', prefix .. 'recent', 0, -1001) -- for lists over all DAGs; each DAG's own list is whole
   if logical ~= '' then redis.call('ZADD', dates_key, logical, run_id) end
@@ -32,8 +28,14 @@ function create.run(d, run_id, kind, logical, params, nonce, keys)
   if keys ~= '' then
     for index, value in pairs(cjson.decode(keys)) do redis.call('HSET', run.key('keys', dag, run_id), index, value) end
   end
-  redis.call('ZADD', d.queue_key, logical ~= '' and logical or now, run_id)
-  run.start_next(d)
+  if redis.call('EXISTS', d.queue_key) == 0 and run.room(d) then
+    run.start(r)
+  else
+    redis.call('ZADD', prefix .. 'queued_runs', now, dag .. '/' .. run_id)
+    redis.call('ZADD', d.queue_key, logical ~= '' and logical or now, run_id)
+    r.fresh = false
+    run.start_next(d)
+  end
   run.spread()
-  return { 'CREATED', run.open(d.name, run_id).state, run_id }
+  return { 'CREATED', r.state, run_id }
 end

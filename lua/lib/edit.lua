@@ -63,14 +63,16 @@ end
 
 -- What the tasks of this slice need from Redis, in as few commands as it takes. A slice has at most 500 tasks.
 function edit.write(r)
+  run.write()
+  r.values = {}
   local tries = run.key('tries', r.dag.id, r.id)
   if #edit.forget > 0 then redis.call('HDEL', tries, unpack(edit.forget)) end
   if #edit.last > 0 then redis.call('HSET', tries, unpack(edit.last)) end
   if #edit.gone > 0 then redis.call('HDEL', run.key('results', r.dag.id, r.id), unpack(edit.gone)) end
   if #edit.drop > 0 then redis.call('HDEL', r.key, unpack(edit.drop)) end
   if #edit.set > 0 then redis.call('HSET', r.key, unpack(edit.set)) end
-  if edit.left ~= 0 then redis.call('HINCRBY', r.key, 'left', edit.left) end
-  if edit.failed ~= 0 then redis.call('HINCRBY', r.key, 'failed', edit.failed) end
+  r.left, r.failed, r.counted = r.left + edit.left, r.failed + edit.failed, true
+  run.changed[r] = true
   local before = redis.call('HGET', r.key, 'reopen') or ''
   redis.call('HSET', r.key, 'cleared', '1', 'reopen', before .. (before ~= '' and #edit.ready > 0 and ',' or '') .. table.concat(edit.ready, ','))
   r.cleared = '1'
@@ -82,18 +84,18 @@ function edit.finish(r)
   local ended = r.state ~= 'running' and r.state ~= 'queued'
   redis.call('HDEL', r.key, 'frozen')
   r.frozen = nil
-  if tonumber(redis.call('HGET', r.key, 'left')) == 0 then
+  if r.left == 0 then
     redis.call('HDEL', r.key, 'reopen')
     if not ended then return run.close(r) end
-    r.state = (tonumber(redis.call('HGET', r.key, 'failed')) or 0) > 0 and 'failed' or 'success'
-    redis.call('HSET', r.key, 'state', r.state)
+    r.state = r.failed > 0 and 'failed' or 'success'
+    run.note(r, 'state', r.state)
   elseif r.state == 'running' then
     run.reopen(r)
   else
-    redis.call('HSET', r.key, 'state', 'queued')
+    run.note(r, 'state', 'queued')
     redis.call('HDEL', r.key, 'ended')
     r.state = 'queued'
-    redis.call('ZREM', run.prefix .. 'ended', d.name .. '/' .. r.id)
+    redis.call('ZREM', run.prefix .. 'ended', r.path)
     redis.call('ZADD', run.prefix .. 'queued_runs', string.format('%d', r.created), d.id .. '/' .. r.id)
     redis.call('ZADD', d.queue_key, r.logical ~= '' and r.logical or string.format('%d', r.created), r.id)
     run.start_next(d)
@@ -103,6 +105,7 @@ end
 -- One slice of a staged edit: the owner's part.
 function edit.slice(r)
   local key = run.key('edit', r.dag.id, r.id)
+  run.write()
   local items = redis.call('LRANGE', key, 0, 499)
   redis.call('LTRIM', key, 500, -1)
   local indexes = {}
@@ -115,5 +118,5 @@ function edit.slice(r)
     edit.write(r)
   end
   if redis.call('EXISTS', key) == 0 then return edit.finish(r) end
-  run.continue('edit', r.dag.name .. '/' .. r.id)
+  run.continue('edit', r.path)
 end

@@ -15,6 +15,15 @@ function plan.open(prefix, dag, digest)
   return p
 end
 
+-- What is said of the whole DAG.
+function plan.head(p)
+  if p.head then return p.head end
+  local v = redis.call('HMGET', p.key, 'n', 'roots', 'run_timeout', 'deadline', 'hooks')
+  local head = { n = v[1], roots = v[2], run_timeout = tonumber(v[3]) or 0, deadline = tonumber(v[4]), hooks = v[5] or '' }
+  if v[1] then p.head = head end
+  return head
+end
+
 function plan.task(p, index)
   local task = p.tasks[index]
   if task then return task end

@@ -5,12 +5,14 @@
 -- The life of a run and its tasks. Every change of run state goes through here, so that counters, sets, limits and the outbox
 -- move together. A task's own flip from unsettled to settled guards every counter: what is said twice is counted once.
 -- Work that would take long (fans, long chains of skips) stops at a budget and goes on through the inbox.
+-- What happens to the hash, the ready set and the limits of a run is noted first and written by `write`, many in a command:
+-- whoever reads or writes them by himself calls it before.
 local run = {}
 
 -- A function outlives its call: every script begins with this.
 function run.begin(prefix, inbox, now)
   run.prefix, run.inbox, run.now, run.budget = prefix, inbox, now, 500
-  run.dags, run.opened, run.limits, run.touched, run.woken = {}, {}, {}, {}, {}
+  run.dags, run.opened, run.limits, run.touched, run.woken, run.changed, run.moved = {}, {}, {}, {}, {}, {}, {}
   run.offers, run.ended, run.work, run.next_work = {}, {}, {}, 1
 end
 
@@ -34,32 +36,129 @@ function run.key(kind, dag, id)
   return run.prefix .. kind .. ':' .. dag .. ':' .. id
 end
 
+-- A run in memory. `values` is what its tasks' fields are known to hold, `set` what is to be written there, `marks` what is to
+-- become of the members of its ready set.
+function run.head(r)
+  return r.version .. ',' .. r.digest .. ',' .. r.kind .. ',' .. r.logical .. ',' .. string.format('%d', r.created) .. ',' .. r.flags
+end
+
+local function new(d, id, version, digest, kind, logical, created, flags)
+  local path = d.name .. '/' .. id
+  local r = { dag = d, id = id, path = path, key = run.key('run', d.id, id), ready_key = run.key('ready', d.id, id), version = version,
+    digest = digest, kind = kind, logical = logical, created = created, flags = flags, plan = plan.open(run.prefix, d.id, digest), values = {}, set = {}, marks = {} }
+  run.opened[path] = r
+  return r
+end
+
+function run.create(d, id, kind, logical, flags, left, nonce)
+  local r = new(d, id, d.version, d.digest, kind, logical, run.now, flags)
+  r.state, r.left, r.failed, r.fresh = 'queued', tonumber(left), 0, true
+  r.set, run.changed[r] = { 'state', 'queued', 'head', run.head(r), 'left', left, 'nonce', nonce }, true
+  return r
+end
+
 -- The run, or nil if it is gone, packed, or belongs to an earlier DAG of the same id.
 function run.open(name, id)
-  local known = run.opened[name .. '/' .. id]
-  if known ~= nil then return known or nil end
-  local dag, generation = string.match(name, '^([^~]+)~?(%d*)$')
-  local d = run.dag(dag)
-  local r = false
-  if d and d.name == name then
-    local key = run.key('run', dag, id)
-    local v = redis.call('HMGET', key, 'state', 'head', 'cleared', 'frozen')
-    if v[1] then
-      local version, digest, kind, logical, created, flags = string.match(v[2], '^(%d+),(%w+),(%a+),(%-?%d*),(%d+),(%a*)$')
-      r = { dag = d, id = id, key = key, state = v[1], version = version, kind = kind, logical = logical, created = tonumber(created),
-        flags = flags, cleared = v[3], frozen = v[4], plan = plan.open(run.prefix, dag, digest), ready_key = run.key('ready', dag, id) }
-    end
+  return run.at(name .. '/' .. id)
+end
+
+-- The same by its path, `dag[~generation]/run`; with the value of a task's field in the same command, if one is named.
+function run.at(path, index)
+  local r = run.opened[path]
+  if r ~= nil then return r or nil end
+  run.opened[path] = false
+  local dag, generation, id = string.match(path, '^([^~/]+)~?(%d*)/(.+)$')
+  local d = dag and run.dag(dag)
+  if not d or generation ~= (d.generation == '0' and '' or d.generation) then return nil end
+  local v = redis.call('HMGET', run.key('run', dag, id), 'state', 'head', 'left', 'failed', 'started', 'cleared', 'frozen', index or 'state')
+  if not v[1] then return nil end
+  local version, digest, kind, logical, created, flags = string.match(v[2], '^(%d+),(%w+),(%a+),(%-?%d*),(%d+),(%a*)$')
+  r = new(d, id, version, digest, kind, logical, tonumber(created), flags)
+  r.state, r.left, r.failed, r.started = v[1], tonumber(v[3]), tonumber(v[4]) or 0, tonumber(v[5])
+  r.cleared, r.frozen = v[6], v[7]
+  if index then r.values[index] = v[8] end
+  return r
+end
+
+-- A task's record; nil if it is in `none`.
+function run.record(r, index)
+  local value = r.values[index]
+  if value == nil then
+    value = redis.call('HGET', r.key, index)
+    r.values[index] = value
   end
-  run.opened[name .. '/' .. id] = r
-  return r or nil
+  return record.decode(value)
 end
 
 -- The run, index, record and attempt number that an attempt id names; the record is nil if the task is in `none`.
 function run.attempt(id)
-  local name, run_id, index, attempt = string.match(id, '^([^/]+)/([^/]+)/(%d+)/(%d+)$')
-  local r = name and run.open(name, run_id)
+  local path, index, attempt = string.match(id, '^([^/]+/[^/]+)/(%d+)/(%d+)$')
+  local r = path and run.at(path, index)
   if not r then return nil end
-  return r, index, record.decode(redis.call('HGET', r.key, index)), tonumber(attempt)
+  return r, index, run.record(r, index), tonumber(attempt)
+end
+
+-- ---------------------------------------------------------------- noting, writing
+
+function run.note(r, field, value)
+  local n = #r.set
+  r.set[n + 1], r.set[n + 2] = field, value
+  run.changed[r] = true
+end
+
+function run.put(r, index, rec)
+  local value = record.encode(rec)
+  r.values[index] = value
+  run.note(r, index, value)
+end
+
+-- `true` in, `false` out: members of a map, as two lists.
+local function parts(map)
+  local into, out = {}, {}
+  for member, stays in pairs(map) do
+    local list = stays and into or out
+    list[#list + 1] = member
+  end
+  return into, out
+end
+
+local function write_run(r)
+  if r.counted then
+    run.note(r, 'left', string.format('%d', r.left))
+    run.note(r, 'failed', string.format('%d', r.failed))
+    r.counted = false
+  end
+  if #r.set > 0 then
+    run.bulk('HSET', r.key, r.set)
+    r.set = {}
+  end
+  if not next(r.marks) then return end
+  local into, out = parts(r.marks)
+  r.marks = {}
+  run.bulk('SADD', r.ready_key, into)
+  run.bulk('SREM', r.ready_key, out)
+  if #into > 0 then
+    redis.call('ZADD', run.prefix .. 'outbox', 'NX', run.now, r.path)
+  elseif redis.call('EXISTS', r.ready_key) == 0 then
+    redis.call('ZREM', run.prefix .. 'outbox', r.path)
+  end
+end
+
+-- One command for many values; Lua's unpack ends at 8000.
+function run.bulk(command, key, list)
+  for i = 1, #list, 4000 do redis.call(command, key, unpack(list, i, math.min(i + 3999, #list))) end
+end
+
+-- Everything that was noted since the last time.
+function run.write()
+  for r in pairs(run.changed) do write_run(r) end
+  for l in pairs(run.moved) do
+    local into, out = parts(l.places)
+    run.bulk('SADD', l.busy_key, into)
+    run.bulk('SREM', l.busy_key, out)
+    l.places = {}
+  end
+  run.changed, run.moved = {}, {}
 end
 
 function run.since(r, ms)
@@ -70,14 +169,14 @@ end
 
 function run.offer(r, index, attempt)
   local task, d, o = plan.task(r.plan, index), r.dag, run.offers
-  local backfill = r.kind == 'backfill'
-  o[#o + 1] = d.name .. '/' .. r.id .. '/' .. index .. '/' .. string.format('%d', attempt)
-  o[#o + 1] = task.pool
-  o[#o + 1] = task.slots
-  o[#o + 1] = task.priority
-  o[#o + 1] = backfill and d.team .. '!backfill' or d.team
-  o[#o + 1] = backfill and '0.2' or '1'
-  o[#o + 1] = r.version .. ',' .. r.logical .. ',' .. r.kind .. ',' .. r.flags
+  local backfill, n = r.kind == 'backfill', #run.offers
+  o[n + 1] = r.path .. '/' .. index .. '/' .. string.format('%d', attempt)
+  o[n + 2] = task.pool
+  o[n + 3] = task.slots
+  o[n + 4] = task.priority
+  o[n + 5] = backfill and d.team .. '!backfill' or d.team
+  o[n + 6] = backfill and '0.2' or '1'
+  o[n + 7] = r.version .. ',' .. r.logical .. ',' .. r.kind .. ',' .. r.flags
 end
 
 -- A limit on how many tasks are active at a time: who is (`busy`), and the ready ones beyond it in their order (`parked`).
@@ -85,7 +184,7 @@ end
 function run.limit(d, name, max)
   local l = run.limits[name]
   if not l then
-    l = { dag = d, name = name, max = max, busy_key = run.prefix .. 'busy:' .. name, parked_key = run.prefix .. 'parked:' .. name }
+    l = { dag = d, name = name, max = max, places = {}, busy_key = run.prefix .. 'busy:' .. name, parked_key = run.prefix .. 'parked:' .. name }
     l.busy, l.parked = redis.call('SCARD', l.busy_key), redis.call('ZCARD', l.parked_key)
     run.limits[name] = l
   end
@@ -95,20 +194,21 @@ end
 -- The limits that a task stands under: its DAG's, and its own, which counts per value of its concurrency key if it has one.
 function run.limits_of(r, index)
   local d, task = r.dag, plan.task(r.plan, index)
-  local first = run.limit(d, d.id, d.paused and 0 or d.max_tasks)
-  if task.max_active == 0 then return { first } end
+  d.limits = d.limits or { run.limit(d, d.id, d.paused and 0 or d.max_tasks) }
+  if task.max_active == 0 then return d.limits end
   local key = task.keyed and redis.call('HGET', run.key('keys', d.id, r.id), index)
-  return { first, run.limit(d, d.id .. ':' .. (key and 'key:' .. key or index), task.max_active) }
+  return { d.limits[1], run.limit(d, d.id .. ':' .. (key and 'key:' .. key or index), task.max_active) }
 end
 
-local function put_in_outbox(r, index, attempt)
-  redis.call('SADD', r.ready_key, index)
-  run.woken[r.dag.name .. '/' .. r.id] = true
-  if not r.in_outbox then
-    redis.call('ZADD', run.prefix .. 'outbox', 'NX', run.now, r.dag.name .. '/' .. r.id)
-    r.in_outbox = true
-  end
-  run.offer(r, index, attempt)
+local function place(l, member, stays)
+  l.busy = l.busy + (stays and 1 or -1)
+  l.places[member] = stays
+  run.moved[l] = true
+end
+
+local function mark(r, index, stays)
+  r.marks[index] = stays
+  run.changed[r] = true
 end
 
 -- A ready task takes its place under all of its limits and goes into its run's ready set, from which it is offered;
@@ -125,40 +225,35 @@ function run.admit(r, index, attempt, jump)
       return
     end
   end
-  for _, l in ipairs(limits) do
-    redis.call('SADD', l.busy_key, member)
-    l.busy = l.busy + 1
-  end
-  put_in_outbox(r, index, attempt)
+  for _, l in ipairs(limits) do place(l, member, true) end
+  mark(r, index, true)
+  run.woken[r.path] = true
+  run.offer(r, index, attempt)
 end
 
 function run.ready(r, index, rec)
-  local d = r.dag
   local last = rec and rec.attempt or 0
   if not rec and r.cleared then
-    last = tonumber(redis.call('HGET', run.key('tries', d.id, r.id), 'last' .. index)) or 0
+    last = tonumber(redis.call('HGET', run.key('tries', r.dag.id, r.id), 'last' .. index)) or 0
   end
   local attempt = last + 1
-  redis.call('HSET', r.key, index, record.encode({ state = 'r', attempt = attempt, failures = rec and rec.failures or 0,
-    losses = rec and rec.losses or 0, ready = run.since(r, run.now), queued = '', started = '', ended = '', worker = '' }))
+  run.put(r, index, { state = 'r', attempt = attempt, failures = rec and rec.failures or 0, losses = rec and rec.losses or 0,
+    ready = run.since(r, run.now), queued = '', started = '', ended = '', worker = '' })
   run.admit(r, index, attempt)
 end
 
-function run.unready(r, index)
-  if redis.call('SREM', r.ready_key, index) == 1 and redis.call('EXISTS', r.ready_key) == 0 then
-    redis.call('ZREM', run.prefix .. 'outbox', r.dag.name .. '/' .. r.id)
-    r.in_outbox = false
-  end
-end
-
--- The task stops occupying its limits, from whatever live state it was in.
+-- The task stops occupying its limits, from whatever live state it was in. A parked one occupies none.
 function run.leave(r, index, rec)
-  local member = r.id .. '/' .. index
-  if rec.state == 'r' then run.unready(r, index) end
-  for _, l in ipairs(run.limits_of(r, index)) do
-    if rec.state == 'r' and l.parked > 0 then l.parked = l.parked - redis.call('ZREM', l.parked_key, member) end
-    l.busy = l.busy - redis.call('SREM', l.busy_key, member)
-    run.touched[l.name] = l
+  local limits, member, parked = run.limits_of(r, index), r.id .. '/' .. index, false
+  if rec.state == 'r' then
+    mark(r, index, false)
+    for _, l in ipairs(limits) do
+      if l.parked > 0 and redis.call('ZREM', l.parked_key, member) == 1 then l.parked, parked = l.parked - 1, true end
+    end
+  end
+  for _, l in ipairs(limits) do
+    if not parked then place(l, member, false) end
+    if l.parked > 0 then run.touched[l.name] = l end
   end
 end
 
@@ -171,7 +266,7 @@ function run.unpark(l)
     l.parked = l.parked - 1
     local id, index = string.match(member, '^([^/]+)/(%d+)$')
     local r = run.open(l.dag.name, id)
-    local rec = r and record.decode(redis.call('HGET', r.key, index))
+    local rec = r and run.record(r, index)
     if rec and rec.state == 'r' then run.admit(r, index, rec.attempt, l) end
   end
 end
@@ -180,8 +275,19 @@ function run.queued(id)
   local r, index, rec, attempt = run.attempt(id)
   if not rec or rec.attempt ~= attempt or rec.state ~= 'r' then return end
   rec.state, rec.queued = 'q', run.since(r, run.now)
-  redis.call('HSET', r.key, index, record.encode(rec))
-  run.unready(r, index)
+  run.put(r, index, rec)
+  mark(r, index, false)
+end
+
+-- What it was offered for is not wanted any more.
+function run.unready(r, index)
+  mark(r, index, false)
+end
+
+function run.running(r, index, rec, since, worker)
+  if rec.state == 'r' then mark(r, index, false) end
+  rec.state, rec.started, rec.worker = 'x', since, worker
+  run.put(r, index, rec)
 end
 
 -- ---------------------------------------------------------------- settling
@@ -198,42 +304,44 @@ end
 function run.settle(r, index, rec, letter)
   rec = rec or { attempt = 0, failures = 0, losses = 0, ready = '', queued = '', started = '', worker = '', ended = run.since(r, run.now) }
   rec.state = letter
-  redis.call('HSET', r.key, index, record.encode(rec))
-  if letter == 'f' and not plan.task(r.plan, index).allow_failure then redis.call('HINCRBY', r.key, 'failed', 1) end
-  if redis.call('HINCRBY', r.key, 'left', -1) <= 0 then return run.close(r) end
+  run.put(r, index, rec)
+  r.left, r.counted = r.left - 1, true
+  if letter == 'f' and not plan.task(r.plan, index).allow_failure then r.failed = r.failed + 1 end
+  if r.left <= 0 then return run.close(r) end
   run.work[#run.work + 1] = { r = r, index = index, letter = letter, position = 1 }
 end
 
 function run.close(r)
-  local failed = tonumber(redis.call('HGET', r.key, 'failed')) or 0
-  run.end_as(r, failed > 0 and 'failed' or 'success')
+  run.end_as(r, r.failed > 0 and 'failed' or 'success')
 end
 
 function run.end_as(r, state)
   local d = r.dag
-  r.state = state
-  redis.call('HSET', r.key, 'state', state, 'ended', run.now)
+  if r.state == 'queued' then
+    redis.call('ZREM', d.queue_key, r.id)
+    redis.call('ZREM', run.prefix .. 'queued_runs', d.id .. '/' .. r.id)
+  end
+  r.state, r.marks = state, {}
+  run.note(r, 'state', state)
+  run.note(r, 'ended', string.format('%d', run.now))
   redis.call('DEL', r.ready_key)
-  redis.call('ZREM', run.prefix .. 'outbox', d.name .. '/' .. r.id)
+  redis.call('ZREM', run.prefix .. 'outbox', r.path)
   redis.call('SREM', d.active_key, r.id)
-  redis.call('ZREM', d.queue_key, r.id)
-  redis.call('ZREM', run.prefix .. 'queued_runs', d.id .. '/' .. r.id)
   redis.call('ZREM', run.prefix .. 'running_runs', d.id .. '/' .. r.id)
-  redis.call('ZADD', run.prefix .. 'ended', run.now, d.name .. '/' .. r.id)
+  redis.call('ZADD', run.prefix .. 'ended', run.now, r.path)
   if r.kind == 'backfill' then run.leave_backfill(r, state) end
   if state == 'success' then run.hook(r, 'success') elseif state == 'failed' then run.hook(r, 'failure') end
   local e = run.ended
   e[#e + 1] = d.id .. '/' .. r.id
   e[#e + 1] = state
-  e[#e + 1] = string.format('%d', run.now - (tonumber(redis.call('HGET', r.key, 'started')) or run.now))
+  e[#e + 1] = string.format('%d', run.now - (r.started or run.now))
   run.start_next(d)
 end
 
 -- What the DAG wants to be told is put into an outbox in the same step; the owner delivers it, at least once.
 function run.hook(r, event)
-  local hooks = redis.call('HGET', r.plan.key, 'hooks')
-  if hooks and string.find(hooks, event, 1, true) then
-    redis.call('ZADD', run.prefix .. 'hooks', run.now, r.dag.name .. '/' .. r.id .. '/' .. event .. '/' .. string.format('%d', run.now))
+  if string.find(plan.head(r.plan).hooks, event, 1, true) then
+    redis.call('ZADD', run.prefix .. 'hooks', run.now, r.path .. '/' .. event .. '/' .. string.format('%d', run.now))
   end
 end
 
@@ -249,8 +357,10 @@ end
 
 -- One downstream task hears that an upstream settled.
 local function tell(r, child, n, rule, letter)
+  if record.decided(r.values[child]) then return end
   local packed = redis.pcall('HINCRBY', r.key, child, record.CLASS[letter])
   if type(packed) ~= 'number' then return end -- it has a record: decided already
+  r.values[child] = nil
   local verdict = rules.decide[rule](n, record.counts(packed))
   if verdict == 'r' then
     run.ready(r, child)
@@ -261,8 +371,7 @@ end
 
 -- A task that its upstream did not choose is skipped directly, unless it has been decided.
 local function skip(r, child)
-  local value = redis.call('HGET', r.key, child)
-  if not value or not record.decode(value) then run.settle(r, child, nil, 'k') end
+  if not run.record(r, child) then run.settle(r, child, nil, 'k') end
 end
 
 -- What was not chosen among the direct downstream.
@@ -298,7 +407,7 @@ end
 function run.put_back()
   for i = run.next_work, #run.work do
     local item = run.work[i]
-    run.continue('spread', item.r.dag.name .. '/' .. item.r.id .. '/' .. item.index .. '/0', item.letter, item.position)
+    run.continue('spread', item.r.path .. '/' .. item.index .. '/0', item.letter, item.position)
     redis.call('HINCRBY', item.r.key, 'pending', 1)
   end
   run.next_work = #run.work + 1
@@ -314,24 +423,23 @@ function run.fail(r, index, rec, reason, final, retry_ms)
   local delay = retry_ms and math.min(retry_ms, retry.CEILING) or retry.delay_ms(task, rec.failures, r.id .. '/' .. index .. '/' .. string.format('%d', rec.attempt))
   if delay <= 0 then return run.ready(r, index, rec) end
   rec.state = 'w'
-  redis.call('HSET', r.key, index, record.encode(rec))
-  redis.call('ZADD', run.prefix .. 'timers', run.now + delay,
-    'retry/' .. r.dag.name .. '/' .. r.id .. '/' .. index .. '/' .. string.format('%d', rec.attempt))
+  run.put(r, index, rec)
+  redis.call('ZADD', run.prefix .. 'timers', run.now + delay, 'retry/' .. r.path .. '/' .. index .. '/' .. string.format('%d', rec.attempt))
 end
 
 -- Whoever held the attempt at its pool is to be told; the owner passes it on and takes it off this set.
 function run.stop(r, index, attempt)
-  redis.call('SADD', run.prefix .. 'stops', plan.task(r.plan, index).pool .. '/' .. r.dag.name .. '/' .. r.id .. '/' .. index .. '/' .. string.format('%d', attempt))
+  redis.call('SADD', run.prefix .. 'stops', plan.task(r.plan, index).pool .. '/' .. r.path .. '/' .. index .. '/' .. string.format('%d', attempt))
 end
 
 -- ---------------------------------------------------------------- runs
 
 function run.roots(r, offset)
   local at = 0
-  for index in string.gmatch(redis.call('HGET', r.plan.key, 'roots'), '%d+') do
+  for index in string.gmatch(plan.head(r.plan).roots, '%d+') do
     at = at + 1
     if at > offset then
-      if run.budget <= 0 then return run.continue('roots', r.dag.name .. '/' .. r.id, '', at - 1) end
+      if run.budget <= 0 then return run.continue('roots', r.path, '', at - 1) end
       run.budget = run.budget - 1
       run.ready(r, index)
     end
@@ -339,14 +447,15 @@ function run.roots(r, offset)
 end
 
 function run.start(r)
-  r.state = 'running'
-  redis.call('HSET', r.key, 'state', 'running', 'started', run.now)
+  r.state, r.started = 'running', run.now
+  run.note(r, 'state', 'running')
+  run.note(r, 'started', string.format('%d', run.now))
   redis.call('SADD', r.dag.active_key, r.id)
-  redis.call('ZREM', run.prefix .. 'queued_runs', r.dag.id .. '/' .. r.id)
+  if not r.fresh then redis.call('ZREM', run.prefix .. 'queued_runs', r.dag.id .. '/' .. r.id) end
   redis.call('ZADD', run.prefix .. 'running_runs', run.now, r.dag.id .. '/' .. r.id)
-  local timeout = tonumber(redis.call('HGET', r.plan.key, 'run_timeout') or 0)
-  if timeout > 0 then redis.call('ZADD', run.prefix .. 'timers', run.now + timeout, 'expire/' .. r.dag.name .. '/' .. r.id) end
-  if redis.call('HEXISTS', r.key, 'reopen') == 1 then run.reopen(r) else run.roots(r, 0) end
+  local timeout = plan.head(r.plan).run_timeout
+  if timeout > 0 then redis.call('ZADD', run.prefix .. 'timers', run.now + timeout, 'expire/' .. r.path) end
+  if not r.fresh and redis.call('HEXISTS', r.key, 'reopen') == 1 then run.reopen(r) else run.roots(r, 0) end
 end
 
 -- A run that was cleared goes on with the tasks that are listed in `reopen`.
@@ -364,13 +473,17 @@ function run.reopen(r)
   if #rest > 0 then
     redis.call('HSET', r.key, 'reopen', table.concat(rest, ','))
     redis.call('HINCRBY', r.key, 'pending', 1)
-    run.continue('reopen', r.dag.name .. '/' .. r.id)
+    run.continue('reopen', r.path)
   end
+end
+
+function run.room(d)
+  return not d.paused and redis.call('SCARD', d.active_key) < d.max_runs
 end
 
 -- Queued runs of a DAG start in the order of their logical dates, as far as its limit allows.
 function run.start_next(d)
-  while not d.paused and redis.call('SCARD', d.active_key) < d.max_runs do
+  while run.room(d) do
     local id = redis.call('ZRANGE', d.queue_key, 0, 0)[1]
     if not id then return end
     if run.budget <= 0 then return run.continue('limits', d.id) end
@@ -392,6 +505,7 @@ function run.finish()
       run.unpark(l)
     end
   until not name
+  run.write()
 end
 
 -- For scripts that the owner does not call: it sleeps on its inbox, and hears there which runs have something ready.

@@ -128,7 +128,7 @@ class ShardStore:
         return self.advance_answer(self._store.scripts.call(name, keys, *args))
 
     def advance_call(self, shard: int, token: str, limit: int, taken: Sequence[str]) -> Call:
-        keys = self.keys(shard, "owner", "meta", "inbox", "timers", "prefix")
+        keys = self.keys(shard, "owner", "meta", "inbox", "prefix")
         return "shard/advance", keys, (token, limit, *taken)
 
     @staticmethod
@@ -470,8 +470,8 @@ class ShardStore:
             if r.skip:
                 extra["skip"] = list(r.skip)
             row = rows.setdefault(self._shard_of_attempt(r.attempt_id), [])
-            reason = r.reason.replace("\0", " ")[:REASON_LIMIT]
-            row += ["finished", r.attempt_id, r.outcome, str(r.ms), str(worker_no), reason]
+            row.append(f"finished\t{r.attempt_id}\t{r.outcome}\t{r.ms}\t{worker_no}")
+            row.append(r.reason.replace("\0", " ")[:REASON_LIMIT])
             row += [json.dumps(extra) if extra else "", r.result or ""]
         self._report(rows)
 
@@ -480,7 +480,7 @@ class ShardStore:
         rows: dict[int, list[str]] = {}
         for attempt_id, ms in items:
             row = rows.setdefault(self._shard_of_attempt(attempt_id), [])
-            row += ["running", attempt_id, "", str(ms), str(worker_no), "", "", ""]
+            row += [f"running\t{attempt_id}\t\t{ms}\t{worker_no}", "", "", ""]
         self._report(rows)
 
     def lost(self, items: dict[str, str]) -> None:
@@ -488,7 +488,7 @@ class ShardStore:
         rows: dict[int, list[str]] = {}
         for attempt_id, worker in items.items():
             row = rows.setdefault(self._shard_of_attempt(attempt_id), [])
-            row += ["lost", attempt_id, "", "0", "", f"lost: worker {worker} fell silent", "", ""]
+            row += [f"lost\t{attempt_id}\t\t0\t", f"lost: worker {worker} fell silent", "", ""]
         self._report(rows)
 
     def _shard_of_attempt(self, attempt_id: str) -> int:

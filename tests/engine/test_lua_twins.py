@@ -94,7 +94,7 @@ def test_a_flushed_script_is_loaded_and_said_again(engine: Engine) -> None:
 
 def test_many_calls_tell_refusals_from_answers(engine: Engine) -> None:
     scripts = Scripts(engine.store.client)
-    keys = engine.store.shard.keys(0, "owner", "meta", "inbox", "timers", "prefix")
+    keys = engine.store.shard.keys(0, "owner", "meta", "inbox", "prefix")
     call = ("shard/advance", keys, ("nobody:1", 10))
     release = ("shard/release", engine.store.shard.keys(0, "owner"), ("nobody:1",))
     refused, answer = scripts.many([call, release])

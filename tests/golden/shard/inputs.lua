@@ -12,6 +12,11 @@ record.SETTLED = { s = true, f = true, k = true, u = true, c = true }
 
 local PATTERN = '^(%a)(%d+),(%d*),(%d*),(%d*),(%d*),(%d*),(%d*),(%d*)$'
 
+-- Whether a field's value, as far as it is known, is a record.
+function record.decided(value)
+  return value and string.find(value, '^%a') ~= nil
+end
+
 function record.decode(value)
   if not value then return nil end
   local state, attempt, failures, losses, ready, queued, started, ended, worker = string.match(value, PATTERN)

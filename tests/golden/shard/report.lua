@@ -16,20 +16,21 @@ local inbox = KEYS[2]
 -- cell: shard
 -- keys: prefix inbox
 -- args: ...
--- Eight values a report: kind, attempt id, outcome, ms, worker, reason, extra (JSON or ''), result (JSON or '').
+-- Four values a report: itself (lib/inbox.lua), reason, extra (JSON or ''), result (JSON or '').
 -- returns: number of reports
 -- errors: none (a report for an attempt that is not current is found stale when it is applied)
 -- cost: O(reports)
-for i = 1, #ARGV, 8 do
-  local id, result = ARGV[i + 1], ARGV[i + 7]
+for i = 1, #ARGV, 4 do
+  local report, reason, extra, result = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
   if result ~= '' then
     -- A late worker must not bring back the results of a run that has been deleted.
-    local dag, run_id, index, attempt = ids.current(prefix, id)
-    if dag then
-      redis.call('HSET', prefix .. 'results:' .. dag .. ':' .. run_id, index .. '.' .. attempt, result)
-    end
+    local dag, run_id, index, attempt = ids.current(prefix, string.match(report, '^%a+\t([^\t]+)'))
+    if dag then redis.call('HSET', prefix .. 'results:' .. dag .. ':' .. run_id, index .. '.' .. attempt, result) end
   end
-  redis.call('XADD', inbox, '*', 'kind', ARGV[i], 'id', id, 'outcome', ARGV[i + 2], 'ms', ARGV[i + 3],
-    'worker', ARGV[i + 4], 'reason', ARGV[i + 5], 'extra', ARGV[i + 6])
+  if reason == '' and extra == '' then
+    redis.call('XADD', inbox, '*', 'report', report)
+  else
+    redis.call('XADD', inbox, '*', 'report', report, 'reason', reason, 'extra', extra)
+  end
 end
-return #ARGV / 8
+return #ARGV / 4
