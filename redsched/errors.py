@@ -5,6 +5,7 @@ RedschedError
 ├── NotFound          no such DAG, run, task, attempt, pool                                            (3)
 ├── Conflict          it exists already, or its state does not allow this now                          (4)
 ├── Unavailable       Redis can't be reached, is not ready, or refuses writes                          (5)
+│   └── Resharded     the number of shards has changed, or is being changed                            (5)
 ├── MayHaveHappened   the connection was lost after the call was sent; said again, it is harmless      (5)
 └── Fenced            the caller is not the owner any more; nothing was changed                        (1)
 
@@ -46,6 +47,10 @@ class Unavailable(RedschedError):
 
 class MayHaveHappened(Unavailable):
     """The reply was lost: the call may have run. Every call of redsched may be said again."""
+
+
+class Resharded(Unavailable):
+    """Nothing was written: the caller's number of shards is out of date, or they are just being moved. Ask for it again."""
 
 
 class Fenced(RedschedError):

@@ -2,11 +2,13 @@
 -- cell: control
 -- keys: workers worker_info worker_numbers worker_names
 -- args: worker ttl_ms info
--- returns: its number
+-- info: '' if nothing has changed since it was last said, which is cheaper.
+-- returns: its number, 0 for "as before", -1 for "not known (any more): say it all"
 -- errors: none
 -- cost: O(log workers)
 -- include: lib/clock.lua
 local now = clock.now()
+if info == '' then return redis.call('ZADD', workers, 'XX', 'CH', string.format('%d', now + ttl_ms), worker) - 1 end
 redis.call('ZADD', workers, string.format('%d', now + ttl_ms), worker)
 redis.call('HSET', worker_info, worker, info)
 for _, gone in ipairs(redis.call('ZRANGEBYSCORE', workers, '-inf', now - 86400000, 'LIMIT', 0, 100)) do

@@ -46,6 +46,11 @@ class Leader:
         for pool in self.store.pool.names():
             self.store.pool.tidy(pool, fence, CONSUMER_IDLE_MS)
 
+    @property
+    def has_seen_all(self) -> bool:
+        """`retain` has been through all DAGs, and begins anew."""
+        return not self._dags
+
     def retain(self, now: int) -> int:
         """Forget runs beyond each DAG's age and count, a few DAGs a pass; returns how many went."""
         if not self._dags:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from types import FrameType
 
 from redsched.doctor import check_server
-from redsched.errors import Fenced, Unavailable
+from redsched.errors import Fenced, Resharded, Unavailable
 from redsched.scheduler.dispatch import Dispatch
 from redsched.scheduler.followers import start_followers
 from redsched.scheduler.leader import Leader
@@ -55,7 +55,7 @@ class Scheduler:
             False  # by a signal: an Event must not be set by the thread that may be waiting on it
         )
         self.waiting = False
-        self._beat_s = store.settings.lease_ms / 3000
+        self._idle = False  # nothing came while it last waited
         self._due: dict[str, float] = {}
         self._to_pack: set[int] = set()
         self._clock_ahead = 0.0  # Redis' clock minus the monotonic one, in ms
@@ -84,6 +84,9 @@ class Scheduler:
                     log.info("Redis is back after %.1f s", time.monotonic() - away_since)
                     pause, self.leader.rested = 0.0, True
             except Unavailable as error:
+                if isinstance(error, Resharded):
+                    self.ownership.drop_all(str(error))
+                    self.dispatch.sync()
                 self.dispatch.doubt()
                 if not pause:
                     away_since = time.monotonic()
@@ -100,14 +103,20 @@ class Scheduler:
         shards = self.dispatch.busy(self.redis_now())
         if not shards:
             shards = self.wait(self._wait_ms())
+            self._idle = not shards
         elif news := self.wait(0):
             shards = list({*shards, *news})
         if shards:
             for run in self.dispatch.pump(shards, self.redis_now()):
                 self._note_ended(run)
 
+    def doubt(self) -> None:
+        """A reply was lost: look again at all that it may have told."""
+        self.dispatch.doubt()
+
     def upkeep(self) -> None:
-        if self._is_due("beat", self._beat_s):
+        if time.monotonic() >= self._next_beat():
+            self._due["beat"] = time.monotonic() + self.store.settings.lease_ms / 3000
             beat = self.ownership.beat()
             self._clock_ahead = beat.now - time.monotonic() * 1000
             self.dispatch.sync()
@@ -122,13 +131,26 @@ class Scheduler:
         if self.ownership.leads():
             self._lead(fence(self.ownership.leader))
 
+    def _next_beat(self) -> float:
+        """Three in a lease; two when nothing happens; more while shards are on their way to us, and one soon after
+        another's lease has ended. By the monotonic clock.
+        """
+        lease_s = self.store.settings.lease_ms / 1000
+        more = -1 if self.ownership.short else 1 if self._idle else 0
+        wanted = self._due.get("beat", 0.0) + more * lease_s / 6
+        if self.ownership.look_at:
+            ended = (self.ownership.look_at - self._clock_ahead) / 1000
+            wanted = min(wanted, ended + lease_s / 12)
+        return wanted
+
     def _lead(self, token: int) -> None:
         lease_s = self.store.settings.worker_lease_ms / 1000
         try:
-            if self._is_due("reap", lease_s / 2) and self.leader.reap(token):
-                self._due["reap"] -= lease_s * 0.3  # because somebody runs something, and may die
+            if self._is_due("reap", lease_s * 0.8) and self.leader.reap(token):
+                self._due["reap"] -= lease_s * 0.6  # because somebody runs something, and may die
             if self._is_due("retain", RETAIN_EVERY_S):
-                self.leader.retain(self.redis_now())
+                if not self.leader.retain(self.redis_now()) and self.leader.has_seen_all:
+                    self._due["retain"] += RETAIN_EVERY_S * 9
                 self.leader.tidy(token)
         except Fenced as refusal:
             self.ownership.resign(refusal)
@@ -157,7 +179,7 @@ class Scheduler:
     # ---- waiting
 
     def _wait_ms(self) -> int:
-        wait = max(0.0, self._due["beat"] - time.monotonic()) * 1000
+        wait = max(0.0, self._next_beat() - time.monotonic()) * 1000
         timer = self.dispatch.next_timer()
         if timer:
             wait = min(wait, max(0, timer - self.redis_now()))

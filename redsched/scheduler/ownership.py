@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from math import ceil
 
 from redsched.errors import Fenced
-from redsched.keys import stable_hash
+from redsched.scheduler.balance import fair_share, holder, to_take
 from redsched.store import Store
 from redsched.store.control import Beat
 
@@ -21,17 +20,8 @@ log = logging.getLogger("redsched.scheduler")
 RECONCILE_BEATS = 10
 
 
-def holder(token: str) -> str:
-    """The scheduler in a token `scheduler:fence`."""
-    return token.rpartition(":")[0]
-
-
 def fence(token: str) -> int:
     return int(token.rpartition(":")[2])
-
-
-def fair_share(shards: int, live: int) -> int:
-    return ceil(shards / max(1, live))
 
 
 @dataclass(slots=True)
@@ -43,6 +33,8 @@ class Ownership:
     tokens: dict[int, str] = field(default_factory=dict)
     live: tuple[str, ...] = ()
     leader: str = ""
+    look_at: int = 0  # when, by Redis' clock, the first of the others' leases ends if it is not renewed
+    short: bool = True  # of its fair share: it is for others to give up, or for us to take
     _beats: int = 0
     _renewed: int = 0  # when, by Redis' clock
     _overslept: bool = (
@@ -53,13 +45,21 @@ class Ownership:
     def beat(self) -> Beat:
         """Renew the lease, look around and move towards the fair share of shards; alone, only at every second beat."""
         self._beats += 1
-        look = self._beats % 2 == 1 or len(self.live) > 1 or not self.tokens
-        beat = self.store.control.beat(self.name, self.store.settings.lease_ms, look=look)
+        look = self._beats % 2 == 1 or len(self.live) != 1 or self.short or not self.leader
+        beat = self._say(look=look)
         self._overslept |= 0 < self._renewed < beat.now - self.store.settings.lease_ms
         self._renewed = beat.now
         if look:
-            self._note(beat)
             self._balance()
+        return beat
+
+    def _say(self, *, look: bool = True) -> Beat:
+        """A leader that lives is still the leader, but for one that has slept, or has lost what it wrote."""
+        certain = not self._overslept and self._beats % RECONCILE_BEATS != 1
+        known = self.leader if certain else ""
+        beat = self.store.control.beat(self.name, self.store.settings.lease_ms, look=look, known=known)
+        if look:
+            self._note(beat)
         return beat
 
     def _note(self, beat: Beat) -> None:
@@ -68,7 +68,7 @@ class Ownership:
             log.info("schedulers alive: %d%s", len(beat.live), "".join(f", {x} is gone" for x in gone))
         if beat.leader != self.leader and holder(beat.leader) == self.name:
             log.info("leader, fence %d", fence(beat.leader))
-        self.live, self.leader = beat.live, beat.leader
+        self.live, self.leader, self.look_at = beat.live, beat.leader, beat.others_until
 
     def _balance(self) -> None:
         """Give up what is beyond the fair share, take what is free up to it."""
@@ -76,11 +76,15 @@ class Ownership:
             return  # what is remembered of those shards has to go before they may be ours again
         for shard in sorted(self._doubtful):
             self._take(shard, "")
-        share = fair_share(self.store.shards, len(self.live))
+        share = self._share()
         for shard in sorted(self.tokens)[share:]:
             self.give_up(shard)
         if len(self.tokens) < share:
-            self._take_free(share)
+            self._take_free()
+        self.short = len(self.tokens) < self._share()
+
+    def _share(self) -> int:
+        return fair_share(self.store.shards, {*self.live, self.name}, self.name)
 
     def _reconcile(self) -> bool:
         """Ask, from the next beat on, for shards that others believe to be ours; and drop those that they don't: whoever
@@ -99,22 +103,19 @@ class Ownership:
     def _gone(self, name: str) -> bool:
         """Whether a shard's owner has no lease; asked after it was seen there, because one that has just come is in no older list."""
         if name and name not in self.live:
-            self._note(self.store.control.beat(self.name, self.store.settings.lease_ms))
+            self._say()
         return name not in self.live
 
     def leads(self) -> bool:
         return holder(self.leader) == self.name
 
-    def _take_free(self, share: int) -> None:
+    def _take_free(self) -> None:
         owners = self.store.control.owners()
-        count, start = self.store.shards, stable_hash(self.name)
-        # Each begins at another place, so that schedulers that start together don't run into each other.
-        for shard in ((start + i) % count for i in range(count)):
-            if len(self.tokens) >= share:
-                return
-            there = holder(owners.get(shard, ""))
-            if shard not in self.tokens and self._gone(there):
-                self._take(shard, there)
+        if any(name and name not in self.live for name in map(holder, owners.values())):
+            self._say()  # after the owners were read, because one that has just come is in no older list
+        for shard in to_take(self.store.shards, owners, self.live, self.name):
+            if len(self.tokens) < self._share():
+                self._take(shard, holder(owners.get(shard, "")))
 
     def _take(self, shard: int, expected: str) -> None:
         self._doubtful.add(shard)
@@ -140,13 +141,24 @@ class Ownership:
     def deposed(self, shard: int, refusal: Fenced) -> None:
         token = self.tokens.pop(shard, None)
         if token is not None:
-            log.warning("shard %d lost, fence %d: %s", shard, fence(token), refusal)
+            self.short = True
+            log.warning("shard %d lost, fence %d: refused, %s", shard, fence(token), refusal)
 
     def outdated(self, shard: int, refusal: Fenced) -> None:
         """A pool has seen a higher fence: there is a newer owner; or a failover took our fence back, and we need a new one."""
-        log.warning("shard %d given up, a pool refused it: %s", shard, refusal)
         if shard in self.tokens:
+            held = fence(self.tokens[shard])
+            log.warning("shard %d given up, fence %d: refused by a pool, %s", shard, held, refusal)
             self.give_up(shard)
+            self.short = True
+
+    def drop_all(self, why: str) -> None:
+        """The shards themselves are not what they were: nothing of what we held is ours any more."""
+        if self.tokens:
+            log.warning("%d shards dropped: %s", len(self.tokens), why)
+        self.tokens.clear()
+        self._doubtful.clear()
+        self.live, self.leader, self.look_at, self.short = (), "", 0, True
 
     def resign(self, refusal: Fenced) -> None:
         log.warning("leadership given up: %s", refusal)

@@ -25,7 +25,7 @@ class Store:
         self.settings = settings
         self.keys = Keys(settings.namespace)
         self.clients = clients
-        self.scripts: Scripts = Scripts(clients.scripts, plain=plain)
+        self.scripts: Scripts = Scripts(clients.scripts, plain=plain, on_resharded=self.forget_shards)
         self.pool = PoolStore(self)
         self.shard = ShardStore(self)
         self.control = ControlStore(self)
@@ -49,10 +49,14 @@ class Store:
 
     @property
     def shards(self) -> int:
-        """Number of shards of this installation; fixed by its first process."""
+        """Number of shards of this installation. Raises Resharded while it is being changed."""
         if self._shards is None:
             self._shards = self.control.shards(self.settings.shards)
         return self._shards
+
+    def forget_shards(self) -> None:
+        """Their number has changed: it is asked for again when it is needed."""
+        self._shards = None
 
     def translate(self) -> AbstractContextManager[Any]:
         from redsched.store.connect import translate

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from redsched.store.cluster import Reads
 
 SCRIPT_TIMEOUT_S: Final = 5.0
-BLOCK_MS: Final = 2000
+BLOCK_MS: Final = 4000
 MIN_BLOCK_MS: Final = 20
 MAX_CONNECTIONS: Final = 1024
 KEEPALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
@@ -101,7 +101,7 @@ def reader_block_ms(settings: Settings) -> int:
 
 
 def _block_ms(timeout_s: float) -> int:
-    return max(MIN_BLOCK_MS, min(BLOCK_MS, int(timeout_s * 500)))
+    return max(MIN_BLOCK_MS, min(BLOCK_MS, int(timeout_s * 800)))
 
 
 def _client(address: Address, name: str, timeout_s: float, clock: str) -> Redis:

@@ -5,39 +5,55 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from redsched.errors import Resharded
+from redsched.store.scripts import resharded
+
 if TYPE_CHECKING:
     from redsched.store import Store
 
 WORKER_TTL_MS = 15_000
+WORKER_BEAT = "control/worker_beat"
 
 
 class Beat(NamedTuple):
-    """The answer to a scheduler's heartbeat: Redis' time; if it looked around, who leads and who lives."""
+    """The answer to a scheduler's heartbeat: Redis' time; if it looked around, who leads, who lives, and until when the
+    first of the others lives for certain (0 if there is none).
+    """
 
     now: int
     leader: str = ""
     live: tuple[str, ...] = ()
+    others_until: int = 0
 
 
 class ControlStore:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._prefix = store.keys.control
+        self._told: dict[str, tuple[str, int]] = {}  # what a worker said of itself, and its number
 
     def _keys(self, *names: str) -> tuple[str, ...]:
         return tuple(self._prefix + n for n in names)
 
     def shards(self, wanted: int) -> int:
-        """The number of shards, fixed by whoever came first."""
-        key = self._prefix + "settings"
+        """The number of shards, fixed by whoever came first. Raises Resharded while it is being changed."""
+        found, target = self.resizing()
+        if target:
+            raise Resharded(resharded(target=str(target)))
+        if not found:
+            key = self._prefix + "settings"
+            with self._store.translate():
+                self._store.client.hsetnx(key, "shards", wanted)
+                found = int(self._store.client.hget(key, "shards") or 0)
+        return found or wanted
+
+    def resizing(self) -> tuple[int, int]:
+        """(the number of shards, 0 if nobody has fixed it; what it is being changed to, else 0)."""
         with self._store.translate():
             pipe = self._store.client.pipeline(transaction=False)
-            pipe.hget(key, "shards")
-            (found,) = pipe.execute()
-            if found is None:
-                self._store.client.hsetnx(key, "shards", wanted)
-                found = self._store.client.hget(key, "shards")
-        return int(found or wanted)
+            pipe.hmget(self._prefix + "settings", ["shards", "resizing"])
+            ((shards, target),) = pipe.execute()
+        return int(shards or 0), int(target or 0)
 
     def now(self) -> int:
         """Redis' time in ms."""
@@ -86,12 +102,15 @@ class ControlStore:
 
     # ---- schedulers
 
-    def beat(self, scheduler: str, lease_ms: int, *, look: bool = True) -> Beat:
-        keys = self._keys("schedulers", "leader", "leader_fence")
-        reply = self._store.scripts.call("control/beat", keys, scheduler, lease_ms, "1" if look else "")
+    def beat(self, scheduler: str, lease_ms: int, *, look: bool = True, known: str = "") -> Beat:
+        """Renew; `known` is the leader believed in, or "" to ask. Raises Resharded if the shards are not what they were."""
+        keys = self._keys("schedulers", "leader", "leader_fence", "settings")
+        args = (scheduler, lease_ms, self._store.shards, "1" if look else "", known)
+        reply = self._store.scripts.call("control/beat", keys, *args)
         if not look:
             return Beat(int(reply[0]))
-        return Beat(int(reply[0]), reply[1].decode(), tuple(sorted(x.decode() for x in reply[2:])))
+        live = tuple(sorted(x.decode() for x in reply[3:]))
+        return Beat(int(reply[0]), reply[1].decode(), live, int(reply[2]))
 
     def leave(self, scheduler: str) -> None:
         self._store.scripts.call("control/leave", self._keys("schedulers", "leader"), scheduler)
@@ -128,15 +147,19 @@ class ControlStore:
     # ---- workers
 
     def worker_beat(self, name: str, info: dict[str, Any]) -> int:
-        """Say that the worker lives; returns its number, stable for its name."""
+        """Say that the worker lives; returns its number, stable for its name. What has not changed is not said again."""
         keys = self._keys("workers", "worker_info", "worker_numbers", "worker_names")
-        return int(
-            self._store.scripts.call("control/worker_beat", keys, name, WORKER_TTL_MS, json.dumps(info))
-        )
+        text, (told, number) = json.dumps(info), self._told.get(name, ("", 0))
+        if text == told and self._store.scripts.call(WORKER_BEAT, keys, name, WORKER_TTL_MS, "") == 0:
+            return number
+        number = int(self._store.scripts.call(WORKER_BEAT, keys, name, WORKER_TTL_MS, text))
+        self._told[name] = (text, number)
+        return number
 
     def worker_leave(self, name: str) -> None:
         with self._store.translate():
             pipe = self._store.client.pipeline(transaction=False)
+            self._told.pop(name, None)
             pipe.zrem(self._prefix + "workers", name)
             pipe.hdel(self._prefix + "worker_info", name)
             pipe.execute()

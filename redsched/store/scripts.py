@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from redsched.errors import Conflict, Fenced, NotFound, RedschedError
+from redsched.errors import Conflict, Fenced, NotFound, RedschedError, Resharded
 from redsched.store.connect import translate
 
 if TYPE_CHECKING:
@@ -122,9 +122,12 @@ def all_scripts() -> dict[str, Script]:
 class Scripts:
     """Calls scripts on one client. `plain=True`: as scripts instead of functions, for fakeredis."""
 
-    def __init__(self, client: Redis, *, plain: bool = False) -> None:
+    def __init__(
+        self, client: Redis, *, plain: bool = False, on_resharded: Callable[[], None] = lambda: None
+    ) -> None:
         self.client = client
         self.plain = plain
+        self.on_resharded = on_resharded
 
     def _words(self, name: str) -> tuple[str, str]:
         script = all_scripts()[name]
@@ -158,7 +161,13 @@ class Scripts:
                 self._load(name)
                 return self.client.execute_command(*words, len(keys), *keys, *args)
             except ResponseError as error:
-                raise refusal(error) from None
+                raise self._refusal(error) from None
+
+    def _refusal(self, error: Exception) -> Exception:
+        found = refusal(error)
+        if isinstance(found, Resharded):
+            self.on_resharded()
+        return found
 
     def many(self, calls: Sequence[Call]) -> list[Any]:
         """Run several scripts in one round trip; a call that was refused leaves its error in the list.
@@ -171,7 +180,7 @@ class Scripts:
             name, keys, args = calls[0]
             try:
                 return [self.call(name, keys, *args)]
-            except (Fenced, NotFound, Conflict) as error:
+            except (Fenced, NotFound, Conflict, Resharded) as error:
                 return [error]
         todo = list(range(len(calls)))
         results: list[Any] = [None] * len(calls)
@@ -192,7 +201,7 @@ class Scripts:
                     self._load(name)
         for i, reply in enumerate(results):
             if isinstance(reply, ResponseError):
-                results[i] = refused = refusal(reply)
+                results[i] = refused = self._refusal(reply)
                 if refused is reply:
                     with translate():
                         raise reply
@@ -206,6 +215,14 @@ def _unknown(error: Exception) -> bool:
     )
 
 
+def resharded(shards: str = "", target: str = "") -> str:
+    """What to say of an installation with so many shards (`target`: it is just getting so many)."""
+    if target:
+        how = f"wait for it, or finish it with: redsched shards resize {target}"
+        return f"the number of shards is being changed to {target}; {how}"
+    return f"the number of shards has been changed to {shards or 'another one'}"
+
+
 def refusal(error: Exception) -> Exception:
     """A script's own refusals as our errors; anything else goes on to `translate`."""
     word, _, rest = str(error).partition(" ")
@@ -215,4 +232,6 @@ def refusal(error: Exception) -> Exception:
         return NotFound(f"{rest} does not exist" if "not" not in rest and "expired" not in rest else rest)
     if word == "CONFLICT":
         return Conflict(rest)
+    if word == "RESHARDED":
+        return Resharded(resharded(*rest.split(" ")))
     return error
