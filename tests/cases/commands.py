@@ -7,7 +7,7 @@ import subprocess
 import sys
 from typing import Any, NamedTuple, Self
 
-from .processes import Installation
+from tests.processes import Site
 
 FORKER = """
 import json, os, sys, tempfile
@@ -61,7 +61,7 @@ class Done(NamedTuple):
 class Commands:
     """`with Commands(site) as run: run("dag", "list")`."""
 
-    def __init__(self, site: Installation) -> None:
+    def __init__(self, site: Site) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-c", FORKER],
             cwd=site.folder,

@@ -1,7 +1,8 @@
-"""`make`: installations for one test alone; `start_shared` is what a module builds the one from that its tests share."""
+"""`make`: installations for one test alone; `make_shared` is what a module builds the one from that its tests share."""
 
 from __future__ import annotations
 
+import secrets
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -11,10 +12,9 @@ from typing import Any
 import pytest
 
 from tests.conftest import Server
+from tests.processes import Site
 
-from .processes import Installation
-
-Make = Callable[..., Installation]
+Make = Callable[..., Site]
 HERE = Path(__file__).parent
 
 
@@ -24,26 +24,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="reads /proc"))
 
 
-def _makes(stack: ExitStack, base: Callable[[], Path], default_url: str) -> Make:
-    def make(url: str = default_url, **options: Any) -> Installation:
-        made = Installation(base(), url, **options)
-        if url == default_url:
-            stack.callback(made.forget)
-        stack.callback(made.close)
-        return made
+def _makes(stack: ExitStack, base: Callable[[], Path], shared: Server) -> Make:
+    def make(server: Server = shared, **settings: Any) -> Site:
+        site = Site(base(), server, **{"namespace": "c" + secrets.token_hex(4), **settings})
+        if server is shared:
+            stack.callback(site.forget)
+        return stack.enter_context(site)
 
     return make
 
 
 @pytest.fixture
-def make(tmp_path: Path, redis_url: str) -> Iterator[Make]:
+def make(tmp_path: Path, _session_server: Server) -> Iterator[Make]:
     count = iter(range(1000))
     with ExitStack() as stack:
-        yield _makes(stack, lambda: tmp_path / f"installation{next(count)}", redis_url)
+        yield _makes(stack, lambda: tmp_path / f"site{next(count)}", _session_server)
 
 
 @pytest.fixture(scope="module")
 def make_shared(_session_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Make]:
     """The same, for as long as a module's tests take. They kill nothing and keep to DAGs and pools of their own."""
     with ExitStack() as stack:
-        yield _makes(stack, lambda: tmp_path_factory.mktemp("shared"), _session_server.url)
+        yield _makes(stack, lambda: tmp_path_factory.mktemp("shared") / "site", _session_server)

@@ -18,10 +18,10 @@ import pytest
 from redis import Redis
 
 from redsched.store import Store
+from tests.processes import ROOT, Process, Site, gate, sh, until
 
 from .commands import Commands
 from .conftest import Make
-from .processes import Installation, Process, gate, sh, until
 
 MINUTE, SECOND = timedelta(minutes=1), timedelta(seconds=1)
 EVERY_MINUTE = "* * * * *"
@@ -41,10 +41,10 @@ if SECONDS:
 """
 
 
-class Site:
+class Clocks:
     """An installation with three schedulers and four workers, the clocks of two of each are wrong by 300 ms."""
 
-    def __init__(self, made: Installation) -> None:
+    def __init__(self, made: Site) -> None:
         self.made = made
         self.client = made.client
         self.store = Store.open(made.settings, "test")
@@ -52,18 +52,18 @@ class Site:
         skew = made.folder / "skew"
         skew.mkdir()
         (skew / "sitecustomize.py").write_text(SKEW)
-        made.env["PYTHONPATH"] = f"{skew}:{made.env['PYTHONPATH']}"
+        made.extra_env["PYTHONPATH"] = f"{skew}:{ROOT}"
         self.run = Commands(made)
         workers = []
         for skewed in ("0.3", "-0.3", "0", "0"):
-            made.env["SKEW"] = skewed
-            workers.append(made.worker(8))
+            made.extra_env["SKEW"] = skewed
+            workers.append(made.worker(concurrency=8))
         made.ready([*self.start_schedulers(), *workers])
 
     def start_schedulers(self) -> list[Process]:
         self.schedulers = []
         for skew in ("0.3", "-0.3", "0"):
-            self.made.env["SKEW"] = skew
+            self.made.extra_env["SKEW"] = skew
             self.schedulers.append(self.made.process("scheduler"))
         return self.schedulers
 
@@ -127,7 +127,7 @@ class Site:
 
     def executed(self, dag: str) -> list[str]:
         """The runs whose bodies began, in their order."""
-        return [x.run for x in self.made.lines(task=dag) if x.kind in ("", "begin")]
+        return [x.run for x in self.made.begun(dag)]
 
     # ---- backfills
 
@@ -159,7 +159,7 @@ def rising(first: datetime, count: int, step: timedelta = MINUTE) -> list[dateti
 
 
 def stamped(seconds: float) -> dict[str, Any]:
-    return {"call": "bodies:stamped", "with": {"seconds": seconds}}
+    return {"call": "bodies:slowly", "with": {"seconds": seconds}}
 
 
 def days(month: str, first: int, last: int) -> list[str]:
@@ -167,9 +167,9 @@ def days(month: str, first: int, last: int) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def site(make_shared: Make) -> Iterator[Site]:
+def site(make_shared: Make) -> Iterator[Clocks]:
     """The DAGs of the last test begin here, so that their slots come while the others run."""
-    made = Site(make_shared())
+    made = Clocks(make_shared())
     began = floor(made.now())
     made.register("minute", EVERY_MINUTE, "--paused", start=written(began - 30 * MINUTE))
     made.due_since("minute", began - 30 * MINUTE)
@@ -185,7 +185,7 @@ def site(make_shared: Make) -> Iterator[Site]:
 
 
 @pytest.mark.parametrize("form", ["cron", "interval"])
-def test_bf_101_switching_on_makes_one_past_run(site: Site, form: str) -> None:
+def test_bf_101_switching_on_makes_one_past_run(site: Clocks, form: str) -> None:
     """Documented: one, the latest. The cron's slots all lie in the past; the next one of an interval is awaited."""
     dag = f"bf101.{form}"
     if form == "cron":
@@ -211,7 +211,7 @@ def test_bf_101_switching_on_makes_one_past_run(site: Site, form: str) -> None:
     assert runs[0] + SECOND > switched, "the latest one"
 
 
-def missing(site: Site, name: str, stop: Any, go_on: Any) -> None:
+def missing(site: Clocks, name: str, stop: Any, go_on: Any) -> None:
     """BF-102: five minutes' slots are moved into the past, or seconds' slots pass by, while nobody fires them."""
     on = {"catchup": True, "max_active_runs": 1}
     last = floor(site.now())
@@ -254,13 +254,13 @@ def missing(site: Site, name: str, stop: Any, go_on: Any) -> None:
     assert site.story(f"{name}.live.on")[1] == []
 
 
-def rhythm(site: Site, dag: str, resumed: datetime) -> bool:
+def rhythm(site: Clocks, dag: str, resumed: datetime) -> bool:
     """Two slots that came after all was well again."""
     rows = site.client.runs(dag, "success", 200)
     return len([r for r in rows if datetime.fromisoformat(r["logical_date"]) > resumed + SECOND]) >= 2
 
 
-def test_bf_102_what_a_pause_misses(site: Site) -> None:
+def test_bf_102_what_a_pause_misses(site: Clocks) -> None:
     def stop(dags: Any) -> None:
         site.run.at_once([["dag", "pause", dag] for dag in dags])
 
@@ -270,7 +270,7 @@ def test_bf_102_what_a_pause_misses(site: Site) -> None:
     missing(site, "bf102", stop, go_on)
 
 
-def test_bf_102_bf_108_what_an_outage_misses(site: Site) -> None:
+def test_bf_102_bf_108_what_an_outage_misses(site: Clocks) -> None:
     """All schedulers are killed; three start at the same moment. Three seconds and more are in place of four minutes."""
 
     def stop(dags: Any) -> None:
@@ -282,7 +282,7 @@ def test_bf_102_bf_108_what_an_outage_misses(site: Site) -> None:
     missing(site, "bf108", stop, go_on)
 
 
-def test_bf_105_a_run_by_hand_for_a_slot_that_comes(site: Site) -> None:
+def test_bf_105_a_run_by_hand_for_a_slot_that_comes(site: Clocks) -> None:
     """It takes the slot's place; that is said beside the runs, and the slots around it have their runs."""
     site.register("bf105", {"every": "1s"})
     slot = site.run.json("dag", "next", "bf105", "-n", "4")[2]
@@ -302,7 +302,7 @@ def test_bf_105_a_run_by_hand_for_a_slot_that_comes(site: Site) -> None:
     assert Counter(site.executed("bf105"))["mine"] == 1
 
 
-def test_bf_106_triggers_at_the_same_moment(site: Site) -> None:
+def test_bf_106_triggers_at_the_same_moment(site: Clocks) -> None:
     """Fifty processes. A second run with the id or the date of another is a conflict and executes nothing."""
     site.made.dag("bf106", {"bf106": OK}, max_active_runs=50)
     done = site.run.at_once([["run", "start", "bf106", "--json"]] * 50)
@@ -323,7 +323,7 @@ def test_bf_106_triggers_at_the_same_moment(site: Site) -> None:
     assert len(counted) == 52 and set(counted.values()) == {1}
 
 
-def test_bf_107_nothing_comes_after_the_end(site: Site) -> None:
+def test_bf_107_nothing_comes_after_the_end(site: Clocks) -> None:
     """Quiet: no slot is left. The same after a restart of the schedulers."""
     bounds: dict[str, Any] = {"start": "2015-01-01T00:00:00Z", "end": "2015-01-01T02:00:00Z"}
     site.register("bf107", "0 * * * *", catchup=True, **bounds)
@@ -335,13 +335,13 @@ def test_bf_107_nothing_comes_after_the_end(site: Site) -> None:
         if _ == 0:
             for one in site.schedulers:
                 one.signal(signal.SIGTERM)
-            assert [one.ended() for one in site.schedulers] == [0] * SCHEDULERS
+            assert [one.end() for one in site.schedulers] == [0] * SCHEDULERS
             site.made.ready(site.start_schedulers())
             time.sleep(1)  # what the case asks for
     assert len(site.executed("bf107")) == 3
 
 
-def test_pl_106_one_at_a_time_by_date(site: Site) -> None:
+def test_pl_106_one_at_a_time_by_date(site: Clocks) -> None:
     """Fifteen minutes' slots that lie in the past. Ten are cleared, in any order, while a run holds the only place."""
     last = floor(site.now())
     first = last - 14 * MINUTE
@@ -358,7 +358,7 @@ def test_pl_106_one_at_a_time_by_date(site: Site) -> None:
     (site.made.folder / "pl106.yaml").write_text(json.dumps(held))
     site.run("dag", "register", "pl106.yaml")
     holding = site.run.json("run", "start", "pl106", "--id", "holds")["run"]
-    site.made.nth(1, holding, "hold")
+    site.made.nth(1, "hold", holding)
     cleared = runs[2:12]
     done = site.run.at_once([["run", "clear", "pl106", x, "--yes"] for x in random.sample(cleared, 10)])
     assert [x.code for x in done] == [0] * 10
@@ -369,11 +369,11 @@ def test_pl_106_one_at_a_time_by_date(site: Site) -> None:
     one_by_one(site, "pl106")
 
 
-def one_by_one(site: Site, dag: str) -> None:
+def one_by_one(site: Clocks, dag: str) -> None:
     """The intervals from begin to end of different bodies do not overlap."""
-    lines = [x for x in site.made.lines(task=dag) if x.kind in ("begin", "end")]
-    pairs = [(x.run, x.attempt, x.kind) for x in sorted(lines, key=lambda x: x.stamp)]
-    assert [k for _, _, k in pairs] == ["begin", "end"] * (len(pairs) // 2), pairs
+    lines = [x for x in site.made.trail(dag) if x.word in ("begun", "ended")]
+    pairs = [(x.run, x.attempt, x.word) for x in sorted(lines, key=lambda x: x.at)]
+    assert [k for _, _, k in pairs] == ["begun", "ended"] * (len(pairs) // 2), pairs
     assert all(pairs[i][:2] == pairs[i + 1][:2] for i in range(0, len(pairs), 2)), pairs
 
 
@@ -395,7 +395,7 @@ def one_by_one(site: Site, dag: str) -> None:
     ],
 )
 def test_cr_101_cr_105_a_change_of_the_clocks_is_backfilled(
-    site: Site, dag: str, cron: str, zone: str, first: str, last: str, hours: str
+    site: Clocks, dag: str, cron: str, zone: str, first: str, last: str, hours: str
 ) -> None:
     """One run for each date; the two at 01:00 local are two runs."""
     site.register(dag, cron, "--paused", timezone=zone)
@@ -409,7 +409,7 @@ def test_cr_101_cr_105_a_change_of_the_clocks_is_backfilled(
     assert Counter(site.executed(dag)) == {x.translate({45: None, 58: None}): 1 for x in expected}
 
 
-def test_bf_103_two_backfills_of_the_same_days(site: Site) -> None:
+def test_bf_103_two_backfills_of_the_same_days(site: Clocks) -> None:
     """An overlap is refused with the id of the other; later it leaves what is there, or runs all again."""
     site.register("bf103", "@daily", task=stamped(0.3))
     first = site.backfill("bf103", "2025-03-01", "2025-03-05")["backfill"]
@@ -435,7 +435,7 @@ def test_bf_103_two_backfills_of_the_same_days(site: Site) -> None:
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["calm", "killed"])
-def test_bf_104_a_backfill_with_one_active_run(site: Site, killed: bool) -> None:
+def test_bf_104_a_backfill_with_one_active_run(site: Clocks, killed: bool) -> None:
     """Twice in place of ten times, ten days and 0.1 s; the killed one is the scheduler of the DAG's shard."""
     dag = f"bf104.{'killed' if killed else 'calm'}"
     site.register(dag, "@daily", task=stamped(0.1))
@@ -456,7 +456,7 @@ def test_bf_104_a_backfill_with_one_active_run(site: Site, killed: bool) -> None
 # ---- the real minute
 
 
-def test_rt_110_each_slot_once(site: Site) -> None:
+def test_rt_110_each_slot_once(site: Clocks) -> None:
     """Ten real slots a second apart in place of ten minutes; three schedulers, four workers.
 
     BF-101 with a real cron: switched on after thirty missed slots, it made one past run and one for the next minute.

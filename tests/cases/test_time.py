@@ -15,10 +15,10 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from redsched.definition.model import DagSpec
+from tests.processes import Site, line, until
 
 from .commands import Commands
 from .conftest import Make
-from .processes import Installation, line, until
 
 SECOND = timedelta(seconds=1)
 NEW_YORK = "America/New_York"
@@ -165,12 +165,12 @@ def document(dag: str, schedule: str, zone: str, **more: Any) -> str:
 
 
 @pytest.fixture(scope="module")
-def site(make_shared: Make) -> Installation:
+def site(make_shared: Make) -> Site:
     return make_shared()
 
 
 @pytest.fixture(scope="module")
-def run(site: Installation) -> Iterator[Commands]:
+def run(site: Site) -> Iterator[Commands]:
     """All windows are registered, by one command."""
     folder = site.folder / "good"
     folder.mkdir()
@@ -279,7 +279,7 @@ def test_cr_116_names_equal_their_five_fields_in_the_zone(run: Commands, name: s
 
 
 def test_an_interval_keeps_its_anchor_however_slow_its_registration_is(
-    site: Installation, run: Commands, monkeypatch: pytest.MonkeyPatch
+    site: Site, run: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second changes between the look at the clock and the registration: the preview, the slot, the next version."""
     text = {"dag": "anchor", "schedule": {"every": "7m"}, "tasks": {"a": {"run": line()}}}
@@ -298,7 +298,7 @@ def test_an_interval_keeps_its_anchor_however_slow_its_registration_is(
 
 
 @pytest.fixture(scope="module")
-def refused(site: Installation, run: Commands) -> dict[str, str]:
+def refused(site: Site, run: Commands) -> dict[str, str]:
     """The messages of one `dag register` of all that is refused, beside one that is not."""
     folder = site.folder / "bad"
     folder.mkdir()
@@ -343,7 +343,7 @@ def test_df_112_a_schedule_can_not_ask_for_a_parameter(refused: dict[str, str]) 
 # ---- with a scheduler
 
 
-def test_df_112_scheduled_runs_get_the_defaults(site: Installation, run: Commands) -> None:
+def test_df_112_scheduled_runs_get_the_defaults(site: Site, run: Commands) -> None:
     """Also CR-112: a healthy DAG fires beside those that were refused. "8" as text is no integer, -p x=8 is one."""
     site.start(1, 1)
     tasks = {"t": {"run": line("x=$REDSCHED_PARAM_X")}}
@@ -351,9 +351,9 @@ def test_df_112_scheduled_runs_get_the_defaults(site: Installation, run: Command
     text = {"dag": "df112", "schedule": {"every": "1s"}, "params": params, "tasks": tasks}
     (site.folder / "df112.yaml").write_text(json.dumps(text))
     run("dag", "register", "df112.yaml")
-    until(lambda: len(site.lines(task="t")) >= 2, "no two slots")
+    until(lambda: len(site.trail("t")) >= 2, "no two slots")
     run("dag", "pause", "df112")
-    assert {x.word for x in site.lines(task="t")} == {"x=7"}
+    assert {x.word for x in site.trail("t")} == {"x=7"}
     before = len(run.json("run", "list", "--dag", "df112"))
     wrong = run.at_once(
         [["run", "start", "df112", "-p", given] for given in ("x=11", "x=null", 'x="8"', "y=1")]
@@ -364,5 +364,6 @@ def test_df_112_scheduled_runs_get_the_defaults(site: Installation, run: Command
     assert len(run.json("run", "list", "--dag", "df112")) == before
     run("dag", "resume", "df112")
     ids = [run.json("run", "start", "df112", *given)["run"] for given in ((), ("-p", "x=8"))]
-    assert [site.nth(1, one, "t").word for one in ids] == ["x=7", "x=8"]
+    until(lambda: all(site.trail("t", one) for one in ids), "not both have run")
+    assert [site.trail("t", one)[0].word for one in ids] == ["x=7", "x=8"]
     run("dag", "pause", "df112")

@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 
 from redsched.retry import CEILING_MS, retry_delay_ms
-
-from .conftest import Make
-from .processes import (
+from tests.processes import (
     FOREVER,
-    Installation,
+    Site,
     alive,
     attempts,
     first_time,
@@ -26,12 +24,14 @@ from .processes import (
     until,
 )
 
+from .conftest import Make
+
 LEASE_S = 1.5
 LONG_S = 4 * LEASE_S
 
 
 @pytest.fixture(scope="module")
-def site(make_shared: Make) -> Installation:
+def site(make_shared: Make) -> Site:
     made = make_shared(worker_lease_ms=int(LEASE_S * 1000))
     made.start(2, 3, concurrency=3, pools=["default", "one"])
     return made
@@ -41,49 +41,49 @@ def seconds(start: str, end: str) -> float:
     return (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds()
 
 
-def test_rt_101_work_that_outlasts_the_lease_is_not_done_again(site: Installation) -> None:
+def test_rt_101_work_that_outlasts_the_lease_is_not_done_again(site: Site) -> None:
     """Four leases of 1.5 s in place of five of 5 s; the three at the same time."""
     site.client.set_pool("one", 1)
     long = f"sleep {LONG_S}"
     tasks = {
         "a": sh(long),
-        "b": {"run": f"{line('at=$(date +%s%N)')}; exit $((2 - REDSCHED_ATTEMPT))"}
+        "b": {"run": f"{line('begun $(date +%s%N)')}; exit $((2 - REDSCHED_ATTEMPT))"}
         | {"retries": 1, "retry_delay": f"{LONG_S}s"},
         "holder": sh(long) | {"pool": "one", "priority": 1},
         "c": sh() | {"pool": "one"},
     }
-    shown = site.run("rt101", tasks)
+    shown = site.done("rt101", tasks)
     assert shown["state"] == "success"
     assert attempts(shown) == {"a": 1, "b": 2, "holder": 1, "c": 1}
-    lines = site.lines(shown["run"])
+    lines = site.trail(run=shown["run"])
     assert sorted(x.task for x in lines) == ["a", "b", "b", "c", "holder"]
-    first, second = site.lines(shown["run"], "b")
-    assert second.stamp - first.stamp >= LONG_S
+    first, second = site.trail("b", shown["run"])
+    assert second.at - first.at >= LONG_S
     assert lines[-1].task in "bc"
 
 
 @pytest.mark.parametrize("kind", ["command", "call"])
-def test_rt_102_a_body_that_kills_its_process_group(site: Installation, kind: str) -> None:
+def test_rt_102_a_body_that_kills_its_process_group(site: Site, kind: str) -> None:
     """A worker of its own, with one child: the 20 short tasks are behind the deadly one."""
     pool, dag = f"rt102{kind}", f"rt102.{kind}"
     site.client.set_pool(pool, 128)
-    worker = site.worker(1, [pool])
+    worker = site.worker(concurrency=1, pools=[pool])
     site.ready([worker])
     deadly = first_time("kill -9 0") if kind == "command" else {"call": "bodies:kill_group"}
     short = {f"s{i}": {"call": "bodies:ok", "pool": pool} for i in range(20)}
     again = {"pool": pool, "priority": 5, "retries": 1, "retry_delay": "1s"}
-    shown = site.run(dag, {"deadly": deadly | again} | short)
+    shown = site.done(dag, {"deadly": deadly | again} | short)
     run = shown["run"]
     assert shown["state"] == "success"
     assert attempts(shown) == dict.fromkeys(short, 1) | {"deadly": 2}
     assert site.executed(run) == dict.fromkeys(short, 1) | {"deadly": 2}
-    assert site.lines(run)[0].task == "deadly"
+    assert site.trail(run=run)[0].task == "deadly"
     assert b"killed by signal 9" in site.client.logs(dag, run, "deadly", 1).data
     assert [h["reason"] for h in shown["tasks"]["deadly"]["history"]] == ["killed by signal 9"]
     assert worker.alive
     assert {t["worker"] for t in shown["tasks"].values()} == {shown["tasks"]["s0"]["worker"]}
     worker.signal(signal.SIGTERM)
-    assert worker.ended() == 0
+    assert worker.end() == 0
 
 
 @pytest.mark.parametrize("how", ["drained", "grace over", "told twice"])
@@ -91,28 +91,28 @@ def test_rt_103_a_worker_is_told_to_stop(make: Make, how: str) -> None:
     """The lease is a minute, so that what is handed back was not found by its end. Handing back is no attempt."""
     site = make(worker_lease_ms=60_000)
     site.start(1, 0)
-    first = site.worker(1, (), "--grace", "500ms" if how == "grace over" else "20s")
+    first = site.worker("--grace", "500ms" if how == "grace over" else "20s", concurrency=1)
     site.dag("d", {"t": sh(gate("go")) if how == "drained" else first_time(FOREVER)})
     site.dag("later", {"t": sh()})
-    run = site.trigger("d")
-    body = site.nth(1, run, "t")
+    run = site.run("d")
+    body = site.nth(1, "t", run)
     site.becomes("d", run, "t", "running")
     victim = site.client.run("d", run)["tasks"]["t"]["worker"]
-    idle = site.worker(2)
+    idle = site.worker(concurrency=2)
     site.ready([idle])
     first.signal(signal.SIGTERM)
-    until(lambda: "draining" in first.said, lambda: first.said)
-    later = [site.trigger("later") for _ in range(4)]
+    first.says("draining")
+    later = [site.run("later") for _ in range(4)]
     if how == "told twice":
         first.signal(signal.SIGTERM)
-    for shown in site.wait_all("later", later):
+    for shown in site.wait("later", later):
         assert shown["tasks"]["t"]["worker"] not in (None, victim)
     if how == "drained":
         assert alive(body.pid)
         site.open("go")
-    assert first.ended(10) == 0
+    assert first.end(10) == 0
     assert not alive(body.pid)
-    shown = site.wait("d", run)
+    shown = site.ended("d", run)
     assert (states(shown), attempts(shown)) == ({"t": "success"}, {"t": 1})
     assert site.executed(run) == {"t": 1 if how == "drained" else 2}
     site.slots_free()
@@ -129,29 +129,29 @@ def test_rt_104_a_lost_worker_is_noticed_within_its_lease(make: Make, how: str) 
         f"{gate('old')}; echo late; echo '::result:: \"old\"'; {line('late')}", "echo '::result:: \"new\"'"
     )
     site.dag("d", {"t": old | {"timeout": "1h"}})
-    run = site.trigger("d")
-    body = site.nth(1, run, "t")
-    second = site.worker(1)
+    run = site.run("d")
+    body = site.nth(1, "t", run)
+    second = site.worker(concurrency=1)
     site.ready([second])
     if how == "killed":
         first.kill()
     else:
         first.signal(signal.SIGSTOP)
     lost = time.monotonic()
-    site.nth(2, run, "t")
+    site.nth(2, "t", run)
     # The lease, up to half of it until the leader looks, and time for a busy machine.
     assert time.monotonic() - lost < 1.5 * lease_s + 1
-    shown = site.wait("d", run)
+    shown = site.ended("d", run)
     site.open("old")
     until(lambda: not alive(body.pid), "the old body is alive")
     if how == "asleep":
-        until(lambda: len(site.lines(run)) == 3, "the old body did not end")
+        until(lambda: len(site.trail(run=run)) == 3, "the old body did not end")
         first.signal(signal.SIGCONT)
         site.dag("both", {f"t{i}": sh(gate("both")) for i in range(2)})
-        both = site.trigger("both")
-        until(lambda: len(site.lines(both)) == 2, "the first worker takes no more work")
+        both = site.run("both")
+        until(lambda: len(site.trail(run=both)) == 2, "the first worker takes no more work")
         site.open("both")
-        site.wait("both", both)
+        site.ended("both", both)
     assert site.client.run("d", run) == shown
     assert (shown["state"], attempts(shown)) == ("success", {"t": 2})
     assert site.client.result("d", run, "t") == "new"
@@ -161,13 +161,13 @@ def test_rt_104_a_lost_worker_is_noticed_within_its_lease(make: Make, how: str) 
     site.slots_free()
 
 
-def test_rt_105_a_busy_body_does_not_silence_its_worker(site: Installation) -> None:
+def test_rt_105_a_busy_body_does_not_silence_its_worker(site: Site) -> None:
     """The interpreter's lock held, and the whole child stopped, for four leases each."""
     tasks = {
         "busy": {"call": "bodies:hold_the_lock", "with": {"seconds": LONG_S}},
         "stopped": sh("kill -STOP $PPID", f"sleep {LONG_S}", "kill -CONT $PPID"),
     }
-    shown = site.run("rt105", tasks)
+    shown = site.done("rt105", tasks)
     assert shown["state"] == "success"
     assert attempts(shown) == {"busy": 1, "stopped": 1}
     assert site.executed(shown["run"]) == {"busy": 1, "stopped": 1}
@@ -179,8 +179,8 @@ def test_rt_106_one_death_is_counted_once(make: Make) -> None:
     site = make(worker_lease_ms=2000)
     schedulers, (first,) = site.start(3, 1)
     site.dag("d", {"t": first_time(FOREVER) | {"retries": 3, "retry_delay": "20s"}})
-    run = site.trigger("d")
-    site.nth(1, run, "t")
+    run = site.run("d")
+    site.nth(1, "t", run)
     second = site.worker()
     site.ready([second])
     leader = next(s["scheduler"] for s in site.client.schedulers() if s["leader"])
@@ -189,20 +189,20 @@ def test_rt_106_one_death_is_counted_once(make: Make) -> None:
     first.kill()
     for one in (led, other):
         one.signal(signal.SIGSTOP)
-    until(lambda: "taken back" in awake.said, lambda: f"the death is not found: {awake.said}")
+    awake.says("taken back")
     for one in (led, other):
         one.signal(signal.SIGCONT)
-    shown = site.wait("d", run)
+    shown = site.ended("d", run)
     site.ready(schedulers)  # all own shards again, so each has had its say
-    again = site.wait("d", run)
+    again = site.ended("d", run)
     assert again["tasks"] == shown["tasks"]
     assert (shown["state"], attempts(shown)) == ("success", {"t": 2})
     assert [h["outcome"] for h in shown["tasks"]["t"]["history"]] == ["lost"]
     assert site.executed(run) == {"t": 2}
-    assert sum(p.said.count("taken back") for p in schedulers) == 1
+    assert sum(p.count("taken back") for p in schedulers) == 1
 
 
-def test_rt_107_backoff_never_overflows(site: Installation) -> None:
+def test_rt_107_backoff_never_overflows(site: Site) -> None:
     """Bodies that ask for a retry at once get to attempt N and then fail: the delay that follows is read from `explain`.
 
     Up to attempt 400 in the engine, where 100^399 is far beyond a double; up to 2000 by asking the same rule in Python.
@@ -221,7 +221,7 @@ def test_rt_107_backoff_never_overflows(site: Installation) -> None:
         "jitter": failing(400) | doubling | cap | {"retry_jitter": 0.1},
     }
     site.dag("rt107", tasks)
-    run = site.trigger("rt107")
+    run = site.run("rt107")
 
     def waits() -> dict[str, float]:
         rows = site.client.explain("rt107", run)
@@ -238,7 +238,7 @@ def test_rt_107_backoff_never_overflows(site: Installation) -> None:
     assert attempts(site.client.run("rt107", run))["uncapped"] == 400
     assert site.executed(run)["uncapped"] == 400
     site.client.cancel("rt107", run)
-    assert site.run("rt107.after", {"t": sh()})["state"] == "success"
+    assert site.done("rt107.after", {"t": sh()})["state"] == "success"
 
     asked = [retry_delay_ms(300_000, 2, 3_600_000, 0, n, "x") for n in range(1, 2001)]
     assert asked == [300_000, 600_000, 1_200_000, 2_400_000, *[3_600_000] * 1996]
@@ -246,7 +246,7 @@ def test_rt_107_backoff_never_overflows(site: Installation) -> None:
 
 
 @pytest.mark.parametrize("deaf", [False, True], ids=["children", "deaf"])
-def test_rt_108_a_timeout_takes_the_whole_process_group(site: Installation, deaf: bool) -> None:
+def test_rt_108_a_timeout_takes_the_whole_process_group(site: Site, deaf: bool) -> None:
     """One second in place of three; in a pool of one slot, so that what comes after needs it back."""
     dag = f"rt108.{'deaf' if deaf else 'children'}"
     site.client.set_pool("one", 1)
@@ -260,15 +260,15 @@ def test_rt_108_a_timeout_takes_the_whole_process_group(site: Installation, deaf
         "after": sh() | needs("hangs", rule="all_failed") | {"pool": "one"},
     }
     site.dag(dag, tasks)
-    run = site.trigger(dag)
-    site.nth(1, run, "hangs")
-    until(lambda: len(site.bodies("hangs", run)) >= 2, "its children don't run")
-    shown = site.wait(dag, run)
+    run = site.run(dag)
+    site.nth(1, "hangs", run)
+    until(lambda: len(site.of_task("hangs", run)) >= 2, "its children don't run")
+    shown = site.ended(dag, run)
     hangs = shown["tasks"]["hangs"]
     assert (hangs["state"], hangs["attempt"]) == ("failed", 2)
     assert "timeout" in hangs["reason"]
     for one in [*hangs["history"], hangs]:
         assert 1 <= seconds(one["started_at"], one["ended_at"]) < 1 + 0.5 + 1
     assert site.executed(run) == {"hangs": 2, "after": 1}
-    until(lambda: not site.bodies("hangs", run), lambda: f"left: {site.bodies('hangs', run)}", 5)
+    until(lambda: not site.of_task("hangs", run), lambda: f"left: {site.of_task('hangs', run)}", 5)
     site.slots_free("one")

@@ -14,8 +14,7 @@ import pytest
 from redsched import embedded
 from redsched.errors import Unavailable
 from tests.conftest import Server
-
-from .processes import Site
+from tests.processes import Site
 
 NewSite = Callable[..., Site]
 

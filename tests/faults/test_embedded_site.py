@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from redsched import embedded
 from redsched.client import Client
-
-from .processes import SAY, Site, until
+from tests.processes import SAY, Site, until
 
 NewSite = Callable[..., Site]
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from redis import Redis
 
 from redsched import embedded
 from redsched.client import Client
-
-from .processes import Process, Site, check_order, dag20, executions, until
+from tests.processes import Process, Site, check_order, dag20, executions, until
 
 NewSite = Callable[..., Site]
 DAG20_FILE = """
@@ -52,18 +50,6 @@ def test_a_hundred_runs_each_task_once_and_after_its_upstreams(site: Site) -> No
     check_order(site.trail(), tasks)
     nothing_is_held(site)
     assert sum(s["refused_writes"] + s["stale_reports"] for s in site.client.shards()) == 0
-
-
-def test_a_join_whose_upstreams_end_together_is_never_forgotten(site: Site) -> None:
-    """TR-112"""
-    fan = {f"p{i}": {"call": "bodies:both"} for i in range(20)}
-    tasks: dict[str, dict[str, Any]] = {**fan, "j": {"call": "bodies:both", "needs": list(fan)}}
-    site.start(4, 4)
-    site.dag("fan", tasks, max_active_runs=100)
-    runs = {"fan": [site.run("fan", run=f"r{i}") for i in range(60)]}
-    all_settled_once(site, runs)
-    assert executions(site.trail()) == {(r, t): 1 for r in runs["fan"] for t in tasks}
-    check_order(site.trail(), tasks)
 
 
 @pytest.mark.parametrize("protocol", [2, 3])

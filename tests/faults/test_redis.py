@@ -15,8 +15,7 @@ import pytest
 from redsched import client as client_module
 from redsched.client import Client
 from redsched.errors import DefinitionError, RedschedError, Unavailable
-
-from .processes import KEPT, SAY, Site, dag20, executions, until
+from tests.processes import KEPT, SAY, Site, dag20, executions, until
 
 NewSite = Callable[..., Site]
 
