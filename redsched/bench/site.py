@@ -46,13 +46,12 @@ class Setup:
 
 
 class Counters(NamedTuple):
-    """What the server has counted up to a moment; `memory` in bytes, times in microseconds."""
+    """What the server has counted up to a moment; times in microseconds."""
 
     cpu_us: float
     script_us: float
     scripts: int
     commands: int
-    memory: int
 
     def since(self, before: Counters) -> Counters:
         return Counters(
@@ -60,7 +59,6 @@ class Counters(NamedTuple):
             self.script_us - before.script_us,
             self.scripts - before.scripts,
             self.commands - before.commands,
-            self.memory - before.memory,
         )
 
 
@@ -88,6 +86,8 @@ class Site:
 
     def start(self, role: str, count: int = 1, *words: str) -> None:
         """Start processes of a role, and wait until they are seen in Redis."""
+        if not count:
+            return
         for _ in range(count):
             log = self.folder / f"{role}-{secrets.token_hex(3)}.log"
             with log.open("wb") as output:
@@ -159,7 +159,6 @@ class Site:
             sum(c.get("usec", 0) for c in calls),
             sum(c.get("calls", 0) for c in calls),
             sum(i["total_commands_processed"] for i in infos),
-            sum(i["used_memory"] for i in infos),
         )
 
     def _infos(self) -> list[dict[str, Any]]:
@@ -185,22 +184,30 @@ class Site:
     def bytes_by_key(self) -> Counter[str]:
         """Bytes of all keys of the namespace, by cell and name: `s:runs`, `p:entries` …"""
         sizes: Counter[str] = Counter()
-        for some in self._keys():
+        for key, size in self.key_sizes(self._ours):
+            cell, _, name = key.decode().partition("}:")
+            sizes[f"{cell.split(':')[1]}:{name.split(':')[0]}"] += size
+        return sizes
+
+    def key_sizes(self, pattern: str = "*") -> Iterator[tuple[bytes, int]]:
+        """Keys with the bytes that each takes, all of its elements counted."""
+        for some in self._keys(pattern):
             with self.client.store.translate():
                 pipe = self.client.store.client.pipeline(transaction=False)
                 for key in some:
                     pipe.memory_usage(key, samples=0)
                 found = pipe.execute()
-            for key, size in zip(some, found, strict=True):
-                cell, _, name = key.decode().partition("}:")
-                sizes[f"{cell.split(':')[1]}:{name.split(':')[0]}"] += size or 0
-        return sizes
+            yield from ((key, size or 0) for key, size in zip(some, found, strict=True))
 
-    def _keys(self) -> Iterator[list[bytes]]:
-        """All keys of the namespace, some at a time."""
+    @property
+    def _ours(self) -> str:
+        return f"{{{self.settings.namespace}:*"
+
+    def _keys(self, pattern: str) -> Iterator[list[bytes]]:
+        """The keys, some at a time."""
         some: list[bytes] = []
         with self.client.store.translate():
-            for key in self.client.store.client.scan_iter(f"{{{self.settings.namespace}:*", count=1000):
+            for key in self.client.store.client.scan_iter(pattern, count=1000):
                 some.append(key)
                 if len(some) == 500:
                     yield some
@@ -219,7 +226,7 @@ class Site:
         self.client.close()
 
     def _forget(self) -> None:
-        for some in list(self._keys()):
+        for some in list(self._keys(self._ours)):
             with self.client.store.translate():
                 pipe = self.client.store.client.pipeline(transaction=False)
                 for key in some:

@@ -1,0 +1,144 @@
+"""`python -m bench.peers [--only NAME …] [--seconds S]`: everybody side by side, on the same kind of server, in one run.
+
+Peers are installed into a cache folder of the user at first. Results go to `bench/results/peers.json` and `peers.svg`.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bench.peers import catalog
+from bench.peers.contest import Ours, Theirs, contest
+from redsched.bench.machine import load, where
+from redsched.bench.measure import server_text
+from redsched.bench.probe import evalsha_per_s
+from redsched.bench.site import Setup, site
+from redsched.cli.output import message, say, table
+from redsched.errors import RedschedError
+
+RESULTS = Path(__file__).parents[1] / "results"
+NAMES = ["redsched", *(peer.name for peer in catalog.PEERS)]
+COLUMNS = {
+    "dag20_tasks_per_s": "dag20 tasks/s",
+    "hop_ms_p50": "hop p50 ms",
+    "hop_ms_p99": "p99",
+    "flat_enqueued_per_s": "flat enqueue/s",
+    "flat_drain_per_s": "drain/s",
+    "dag20_redis_us_per_task": "Redis µs/task",
+    "dag20_redis_commands_per_task": "commands/task",
+    "bytes_per_run": "B a finished run",
+}
+
+
+@click.command()
+@click.option(
+    "--only", multiple=True, type=click.Choice(NAMES), metavar="NAME", help="Only this one; repeat it."
+)
+@click.option(
+    "--seconds", default=5.0, show_default=True, type=click.FloatRange(0.2, 600), help="Length of a workload."
+)
+@click.option("--workers", default=1, show_default=True, help="redsched's workers.")
+@click.option("--concurrency", default=2, show_default=True, help="Tasks at a time in each.")
+@click.option("--keep/--no-keep", default=None, help="Write bench/results [if nobody is left out].")
+@click.option("--install", is_flag=True, help="Only install the peers.")
+def main(
+    only: tuple[str, ...], seconds: float, workers: int, concurrency: int, keep: bool | None, install: bool
+) -> None:
+    """Measure dag20, hop and flat of redsched and its peers, and show them side by side."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    found = {peer.name: peer for peer in catalog.PEERS}
+    chosen = [name for name in NAMES if name in only or not only]
+    versions = {name: _install(found[name]) for name in chosen if name in found}
+    if install:
+        return
+    begun, busy = time.monotonic(), load()
+    rows: dict[str, dict[str, Any]] = {}
+    with site(Setup(schedulers=0, workers=0, tcp=True)) as made:
+        limit, place = evalsha_per_s(made), where(server_text(made), busy)
+    for name in chosen:
+        message(f"{name} …")
+        setup = Setup(schedulers=int(name == "redsched"), workers=workers, concurrency=concurrency, tcp=True)
+        rows[name] = _row(found.get(name), setup, versions.get(name, ""), seconds)
+    show(rows)
+    document = {"workload": "peers", "seconds_each": seconds, "evalsha_per_s": limit, **place, "rows": rows}
+    say(
+        f"\n{time.monotonic() - begun:.0f} s; the server's limit was {limit:,.0f} EVALSHA/s; {place['machine']}"
+    )
+    if keep or (keep is None and not only):
+        write(document)
+
+
+def _install(peer: catalog.Peer) -> str:
+    try:
+        return catalog.installed(peer)
+    except (OSError, subprocess.SubprocessError) as error:
+        message(f"{peer.name} can't be installed: {getattr(error, 'stderr', '') or error}")
+        return ""
+
+
+def _row(peer: catalog.Peer | None, setup: Setup, version: str, seconds: float) -> dict[str, Any]:
+    """One row; a peer that fails leaves its reason, and the others go on."""
+    if peer and not version:
+        return {"error": "not installed"}
+    about = {
+        "version": version or "this",
+        "joins": peer.joins if peer else "real and durable",
+        "setting": peer.setting if peer else f"{setup.workers} × --concurrency {setup.concurrency}",
+    }
+    try:
+        with site(Setup(schedulers=0, workers=0, tcp=True)) as made:
+            if peer:
+                return {**about, **contest(Theirs(peer, made), made, seconds)}
+            made.setup = setup
+            return {**about, **contest(Ours(made), made, seconds)}
+    except (RedschedError, OSError, RuntimeError, ValueError) as error:
+        return {**about, "error": str(error)}
+
+
+def show(rows: dict[str, dict[str, Any]]) -> None:
+    ranked = sorted(rows, key=lambda name: -rows[name].get("dag20_tasks_per_s", 0))
+    lines = [
+        (
+            name,
+            rows[name].get("version", ""),
+            *(_cell(rows[name].get(c)) for c in COLUMNS),
+            _remark(rows[name]),
+        )
+        for name in ranked
+    ]
+    table(("who", "version", *COLUMNS.values(), "joins"), lines, right=tuple(COLUMNS.values()))
+
+
+def _cell(value: float | None) -> str:
+    if value is None or value != value:
+        return ""
+    return f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
+
+
+def _remark(row: dict[str, Any]) -> str:
+    wrong = [
+        f"{row[name]:,} {name.replace('_', ' ')}"
+        for name in ("dag20_lost", "dag20_doubled", "dag20_disordered", "flat_lost", "flat_doubled")
+        if row.get(name)
+    ]
+    return "; ".join([row.get("error") or row["joins"], *wrong])
+
+
+def write(document: dict[str, Any]) -> None:
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "peers.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    from bench.plot import peers
+
+    peers(document, RESULTS / "peers.svg")
+    say(f"written: {RESULTS.name}/peers.json, peers.svg")
+
+
+if __name__ == "__main__":
+    main()
