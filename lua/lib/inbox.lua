@@ -28,7 +28,8 @@ function report.finished(r, index, rec, e)
     redis.call('HSET', run.key('tries', r.dag.id, r.id), 'branch' .. index, table.concat(extra.skip, ','))
     if not string.find(r.flags, 'b', 1, true) then
       r.flags = r.flags .. 'b'
-      run.note(r, 'head', run.head(r))
+      r.head = r.head .. 'b'
+      run.note(r, 'head', r.head)
     end
   end
   run.settle(r, index, rec, 's')
@@ -92,13 +93,13 @@ end
 function apply.wake(r)
   if r.state ~= 'running' then return end
   run.write()
-  for _, index in ipairs(redis.call('SMEMBERS', r.ready_key)) do
+  for _, index in ipairs(redis.call('SMEMBERS', run.ready_key(r))) do
     local rec = run.record(r, index)
     if rec and rec.state == 'r' then run.offer(r, index, rec.attempt) end
   end
 end
 
--- About a DAG, not a run of it.
+-- About a DAG, or a run that is over.
 local of_dag = {}
 
 function of_dag.limits(f)
@@ -114,6 +115,12 @@ function of_dag.unpark(f)
   if not d then return end
   local l = run.limit(d, f[4], f[4] == d.id and (d.paused and 0 or d.max_tasks) or tonumber(f[8]))
   run.touched[l.name] = l
+end
+
+-- A person ended it (cancel, mark): the owner is told with the answer, as of those that end here.
+function of_dag.ended(f)
+  local e = run.ended
+  e[#e + 1], e[#e + 2], e[#e + 3] = f[4], f[6], f[8]
 end
 
 local function apply_other(f)

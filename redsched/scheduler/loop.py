@@ -87,7 +87,7 @@ class Scheduler:
                 if isinstance(error, Resharded):
                     self.ownership.drop_all(str(error))
                     self.dispatch.sync()
-                self.dispatch.doubt()
+                self.doubt()
                 if not pause:
                     away_since = time.monotonic()
                     log.warning("%s; trying again until it is back", error)
@@ -113,6 +113,7 @@ class Scheduler:
     def doubt(self) -> None:
         """A reply was lost: look again at all that it may have told."""
         self.dispatch.doubt()
+        self._to_pack |= set(self.ownership.tokens)
 
     def upkeep(self) -> None:
         if time.monotonic() >= self._next_beat():
@@ -120,6 +121,8 @@ class Scheduler:
             beat = self.ownership.beat()
             self._clock_ahead = beat.now - time.monotonic() * 1000
             self.dispatch.sync()
+            # Of a shard that is new to us: what has ended there may not be packed, and what follows it not started.
+            self._to_pack |= set(self.ownership.tokens) - set(self.dispatch.states)
             for shard in self.ownership.tokens:
                 self.dispatch.state(shard)
         if self._is_due("reoffer", REOFFER_EVERY_S):

@@ -229,23 +229,20 @@ function run.key(kind, dag, id)
 end
 
 -- A run in memory. `values` is what its tasks' fields are known to hold, `set` what is to be written there, `marks` what is to
--- become of the members of its ready set.
-function run.head(r)
-  return r.version .. ',' .. r.digest .. ',' .. r.kind .. ',' .. r.logical .. ',' .. string.format('%d', r.created) .. ',' .. r.flags
-end
-
-local function new(d, id, version, digest, kind, logical, created, flags)
-  local path = d.name .. '/' .. id
-  local r = { dag = d, id = id, path = path, key = run.key('run', d.id, id), ready_key = run.key('ready', d.id, id), version = version,
-    digest = digest, kind = kind, logical = logical, created = created, flags = flags, plan = plan.open(run.prefix, d.id, digest), values = {}, set = {}, marks = {} }
+-- become of the members of its ready set. (16 fields: with more, Lua's table would take twice the memory.)
+local function new(d, path, id, state, head, left, failed)
+  local digest, kind, created, flags = string.match(head, '^%d+,(%w+),(%a+),%-?%d*,(%d+),(%a*)$')
+  local r = { dag = d, id = id, path = path, key = run.prefix .. 'run:' .. d.id .. ':' .. id, state = state, head = head, kind = kind,
+    created = tonumber(created), flags = flags, plan = plan.open(run.prefix, d.id, digest), left = tonumber(left), failed = tonumber(failed) or 0,
+    counted = false, values = {}, set = {}, marks = {} }
   run.opened[path] = r
   return r
 end
 
 function run.create(d, id, kind, logical, flags, left, nonce)
-  local r = new(d, id, d.version, d.digest, kind, logical, run.now, flags)
-  r.state, r.left, r.failed, r.fresh = 'queued', tonumber(left), 0, true
-  r.set, run.changed[r] = { 'state', 'queued', 'head', run.head(r), 'left', left, 'nonce', nonce }, true
+  local head = d.version .. ',' .. d.digest .. ',' .. kind .. ',' .. logical .. ',' .. string.format('%d', run.now) .. ',' .. flags
+  local r = new(d, d.name .. '/' .. id, id, 'queued', head, left)
+  r.set, run.changed[r] = { 'state', 'queued', 'head', head, 'left', left, 'nonce', nonce }, true
   return r
 end
 
@@ -262,14 +259,28 @@ function run.at(path, index)
   local dag, generation, id = string.match(path, '^([^~/]+)~?(%d*)/(.+)$')
   local d = dag and run.dag(dag)
   if not d or generation ~= (d.generation == '0' and '' or d.generation) then return nil end
-  local v = redis.call('HMGET', run.key('run', dag, id), 'state', 'head', 'left', 'failed', 'started', 'cleared', 'frozen', index or 'state')
+  local v = redis.call('HMGET', run.prefix .. 'run:' .. dag .. ':' .. id, 'state', 'head', 'left', 'failed', 'cleared', 'frozen', index)
   if not v[1] then return nil end
-  local version, digest, kind, logical, created, flags = string.match(v[2], '^(%d+),(%w+),(%a+),(%-?%d*),(%d+),(%a*)$')
-  r = new(d, id, version, digest, kind, logical, tonumber(created), flags)
-  r.state, r.left, r.failed, r.started = v[1], tonumber(v[3]), tonumber(v[4]) or 0, tonumber(v[5])
-  r.cleared, r.frozen = v[6], v[7]
-  if index then r.values[index] = v[8] end
+  r = new(d, path, id, v[1], v[2], v[3], v[4])
+  if v[5] then r.cleared = v[5] end
+  if v[6] then r.frozen = v[6] end
+  if index then r.values[index] = v[7] end
   return r
+end
+
+-- The logical date (ms), '' for none.
+function run.logical(r)
+  return string.match(r.head, '^%d+,%w+,%a+,(%-?%d*),')
+end
+
+-- Its place among the queued runs of its DAG: the logical date, or when it was created.
+function run.order(r)
+  local logical = run.logical(r)
+  return logical ~= '' and logical or string.format('%d', r.created)
+end
+
+function run.ready_key(r)
+  return run.prefix .. 'ready:' .. r.dag.id .. ':' .. r.id
 end
 
 -- A task's record; nil if it is in `none`.
@@ -325,13 +336,13 @@ local function write_run(r)
     r.set = {}
   end
   if not next(r.marks) then return end
-  local into, out = parts(r.marks)
+  local key, into, out = run.ready_key(r), parts(r.marks)
   r.marks = {}
-  run.bulk('SADD', r.ready_key, into)
-  run.bulk('SREM', r.ready_key, out)
+  run.bulk('SADD', key, into)
+  run.bulk('SREM', key, out)
   if #into > 0 then
     redis.call('ZADD', run.prefix .. 'outbox', 'NX', run.now, r.path)
-  elseif redis.call('EXISTS', r.ready_key) == 0 then
+  elseif redis.call('EXISTS', key) == 0 then
     redis.call('ZREM', run.prefix .. 'outbox', r.path)
   end
 end
@@ -359,6 +370,12 @@ end
 
 -- ---------------------------------------------------------------- ready: limits, outbox, offers
 
+-- What a worker has to know of the run: version, logical date, kind, flags.
+function run.payload(r)
+  local version, logical = string.match(r.head, '^(%d+),%w+,%a+,(%-?%d*),')
+  return version .. ',' .. logical .. ',' .. r.kind .. ',' .. r.flags
+end
+
 function run.offer(r, index, attempt)
   local task, d, o = plan.task(r.plan, index), r.dag, run.offers
   local backfill, n = r.kind == 'backfill', #run.offers
@@ -368,7 +385,8 @@ function run.offer(r, index, attempt)
   o[n + 4] = task.priority
   o[n + 5] = backfill and d.team .. '!backfill' or d.team
   o[n + 6] = backfill and '0.2' or '1'
-  o[n + 7] = r.version .. ',' .. r.logical .. ',' .. r.kind .. ',' .. r.flags
+  o[n + 7] = run.payload(r)
+  o[n + 8] = string.format('%d', r.created)
 end
 
 -- A limit on how many tasks are active at a time: who is (`busy`), and the ready ones beyond it in their order (`parked`).
@@ -516,7 +534,7 @@ function run.end_as(r, state)
   r.state, r.marks = state, {}
   run.note(r, 'state', state)
   run.note(r, 'ended', string.format('%d', run.now))
-  redis.call('DEL', r.ready_key)
+  redis.call('DEL', run.ready_key(r))
   redis.call('ZREM', run.prefix .. 'outbox', r.path)
   redis.call('SREM', d.active_key, r.id)
   redis.call('ZREM', run.prefix .. 'running_runs', d.id .. '/' .. r.id)
@@ -526,7 +544,7 @@ function run.end_as(r, state)
   local e = run.ended
   e[#e + 1] = d.id .. '/' .. r.id
   e[#e + 1] = state
-  e[#e + 1] = string.format('%d', run.now - (r.started or run.now))
+  e[#e + 1] = string.format('%d', run.now - (tonumber(redis.call('HGET', r.key, 'started')) or run.now))
   run.start_next(d)
 end
 
@@ -622,6 +640,7 @@ end
 -- Whoever held the attempt at its pool is to be told; the owner passes it on and takes it off this set.
 function run.stop(r, index, attempt)
   redis.call('SADD', run.prefix .. 'stops', plan.task(r.plan, index).pool .. '/' .. r.path .. '/' .. index .. '/' .. string.format('%d', attempt))
+  run.woken[r.path] = true
 end
 
 -- ---------------------------------------------------------------- runs
@@ -638,16 +657,17 @@ function run.roots(r, offset)
   end
 end
 
-function run.start(r)
-  r.state, r.started = 'running', run.now
+-- `fresh`: it was created in this call, and waited nowhere.
+function run.start(r, fresh)
+  r.state = 'running'
   run.note(r, 'state', 'running')
   run.note(r, 'started', string.format('%d', run.now))
   redis.call('SADD', r.dag.active_key, r.id)
-  if not r.fresh then redis.call('ZREM', run.prefix .. 'queued_runs', r.dag.id .. '/' .. r.id) end
+  if not fresh then redis.call('ZREM', run.prefix .. 'queued_runs', r.dag.id .. '/' .. r.id) end
   redis.call('ZADD', run.prefix .. 'running_runs', run.now, r.dag.id .. '/' .. r.id)
   local timeout = plan.head(r.plan).run_timeout
   if timeout > 0 then redis.call('ZADD', run.prefix .. 'timers', run.now + timeout, 'expire/' .. r.path) end
-  if not r.fresh and redis.call('HEXISTS', r.key, 'reopen') == 1 then run.reopen(r) else run.roots(r, 0) end
+  if not fresh and redis.call('HEXISTS', r.key, 'reopen') == 1 then run.reopen(r) else run.roots(r, 0) end
 end
 
 -- A run that was cleared goes on with the tasks that are listed in `reopen`.
@@ -700,9 +720,11 @@ function run.finish()
   run.write()
 end
 
--- For scripts that the owner does not call: it sleeps on its inbox, and hears there which runs have something ready.
+-- For scripts that the owner does not call: it sleeps on its inbox, and hears there which runs have something ready or to be
+-- stopped, and which have ended.
 function run.wake()
   for id in pairs(run.woken) do run.continue('wake', id) end
+  for i = 1, #run.ended, 3 do run.continue('ended', run.ended[i], run.ended[i + 1], run.ended[i + 2]) end
 end
 -- Clear and mark, task by task, as redsched/edit.py has planned them. A big edit is carried out in slices; meanwhile the
 -- run is frozen: whatever else is said about it waits in the inbox.
@@ -802,7 +824,7 @@ function edit.finish(r)
     r.state = 'queued'
     redis.call('ZREM', run.prefix .. 'ended', r.path)
     redis.call('ZADD', run.prefix .. 'queued_runs', string.format('%d', r.created), d.id .. '/' .. r.id)
-    redis.call('ZADD', d.queue_key, r.logical ~= '' and r.logical or string.format('%d', r.created), r.id)
+    redis.call('ZADD', d.queue_key, run.order(r), r.id)
     run.start_next(d)
   end
 end
