@@ -191,7 +191,30 @@ def _sentinel(address: Address, options: dict[str, Any]) -> Redis:
     sentinel = make(
         list(address.hosts), sentinel_kwargs=asking, min_other_sentinels=0, **options, **more, **tls
     )
-    return cast("Redis", sentinel.master_for(address.service))
+    return cast("Redis", sentinel.master_for(address.service, connection_class=_to_master(address.tls)))
+
+
+def _to_master(tls: bool) -> type:
+    """Connections that are closed when their master becomes a replica, so that the next one is made to the new master.
+
+    redis-py does so at READONLY, but not when the role changes under a waiting read: it would go on reading old news.
+    """
+    from redis.exceptions import ConnectionError, ResponseError
+    from redis.sentinel import SentinelManagedConnection, SentinelManagedSSLConnection
+
+    base: Any = SentinelManagedSSLConnection if tls else SentinelManagedConnection
+
+    class ToMaster(base):  # type: ignore[misc]  # redis-py leaves it untyped
+        def read_response(self, *args: Any, **named: Any) -> Any:
+            try:
+                return super().read_response(*args, **named)
+            except ResponseError as error:
+                if str(error).startswith("UNBLOCKED"):
+                    self.disconnect()
+                    raise ConnectionError("The previous master is now a replica") from error
+                raise
+
+    return ToMaster
 
 
 def _cluster(address: Address, options: dict[str, Any], clock: str) -> Redis:
