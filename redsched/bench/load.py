@@ -13,6 +13,8 @@ from redsched.bench.site import Counters, Site
 from redsched.bench.trace import Faults, Line, faults
 from redsched.definition.model import DagSpec
 
+Numbers = dict[str, Any]
+
 MARK: Final = "redsched.bench.bodies:mark"
 NO_LIMIT: Final = 1_000_000
 POOL_SLOTS: Final = 1000
@@ -45,12 +47,12 @@ def submit(site: Site, dags: Sequence[str], runs: int) -> list[str]:
         return [f"{row['dag']}/{row['run']}" for row in made]
 
 
-def warm(site: Site, dags: Sequence[str], tasks: int) -> None:
+def warm(site: Site, dags: Sequence[str], tasks: int, others: int = 0) -> None:
     """One run of each DAG, so that no definition is read and no module imported in what follows."""
     site.trace.clear()
     submit(site, dags, len(dags))
     site.trace.wait(len(dags) * tasks)
-    ended(site)
+    ended(site, others)
     site.trace.clear()
 
 
@@ -130,6 +132,27 @@ class Clock:
         }
 
 
+def burst(site: Site, dags: Sequence[str], shape: Shape, runs: int, others: int = 0) -> Numbers:
+    """Runs all at once, until all have ended but `others`: how fast, at what cost, and whether all was right."""
+    site.trace.clear()
+    tasks = runs * len(shape)
+    clock = Clock(site)
+    made = submit(site, dags, runs)
+    created_s = clock.seconds
+    site.trace.wait(tasks)
+    ended(site, others)
+    took = clock.seconds
+    return {
+        "runs": runs,
+        "tasks": tasks,
+        "tasks_per_s": tasks / took,
+        "seconds": took,
+        "created_with_drain_per_s": runs / created_s,
+        **clock.costs(tasks),
+        **verdict(site, made, shape),
+    }
+
+
 def first_lines(lines: Sequence[Line]) -> dict[str, int]:
     """When the first body of each run began."""
     first: dict[str, int] = {}
@@ -140,6 +163,3 @@ def first_lines(lines: Sequence[Line]) -> dict[str, int]:
 
 def seconds_of(lines: Sequence[Line]) -> list[float]:
     return [line.ns / 1e9 for line in lines]
-
-
-Numbers = dict[str, Any]

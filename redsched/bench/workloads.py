@@ -20,6 +20,7 @@ from redsched.definition.model import DagSpec
 
 QUIET_S: Final = 6.0  # past everybody's first beats
 CHAIN: Final = 50
+CALM_S: Final = 600.0
 
 
 @dataclass(frozen=True)
@@ -48,25 +49,8 @@ def dag20(site: Site, size: Size) -> Numbers:
     shape = shapes.dag20()
     dags = load.register(site, "dag20_", shape, min(size.dags, size.runs))
     load.warm(site, dags, len(shape))
-    tasks = size.runs * len(shape)
-    clock = load.Clock(site)
-    runs = load.submit(site, dags, size.runs)
-    created_s = clock.seconds
-    site.trace.wait(tasks)
-    load.ended(site)
-    took = clock.seconds
-    costs, checks = clock.costs(tasks), load.verdict(site, runs, shape)
-    apart = _apart(site, dags, size.runs, tasks)
-    return {
-        "runs": size.runs,
-        "tasks": tasks,
-        "tasks_per_s": tasks / took,
-        "seconds": took,
-        "created_with_drain_per_s": size.runs / created_s,
-        **apart,
-        **costs,
-        **checks,
-    }
+    together = load.burst(site, dags, shape, size.runs)
+    return {**together, **_apart(site, dags, size.runs, together["tasks"])}
 
 
 def _apart(site: Site, dags: list[str], runs: int, tasks: int) -> Numbers:
@@ -240,50 +224,35 @@ class SlowLog:
 
 def crowd(site: Site, size: Size) -> Numbers:
     """dag20 on an empty system, then while many other runs wait: half for room in their DAG, half for a slot."""
-    empty = dag20(site, size)["tasks_per_s"]
-    load.settled(site)
-    begun = time.monotonic()
-    waiting = _crowd(site, size.waiting)
-    crowded_s = time.monotonic() - begun
     shape = shapes.dag20()
     dags = load.register(site, "guest", shape, min(size.dags, size.runs))
-    site.trace.clear()
-    load.submit(site, dags, len(dags))
-    site.trace.wait(len(dags) * len(shape))
-    load.ended(site, waiting)
-    site.trace.clear()
-    tasks = size.runs * len(shape)
-    clock = load.Clock(site)
-    runs = load.submit(site, dags, size.runs)
-    site.trace.wait(tasks)
-    load.ended(site, waiting)
-    took = clock.seconds
+    load.warm(site, dags, len(shape))
+    empty = load.burst(site, dags, shape, size.runs)["tasks_per_s"]
+    load.settled(site)
+    begun = time.monotonic()
+    others = wait_lists(site)
+    load.submit(site, others, size.waiting)
+    calm(site)
+    crowded_s = time.monotonic() - begun
+    crowded = load.burst(site, dags, shape, size.runs, size.waiting)
     return {
-        "runs": size.runs,
-        "waiting": waiting,
-        "waiting_created_per_s": waiting / crowded_s,
-        "tasks_per_s": tasks / took,
+        **crowded,
+        "waiting": size.waiting,
+        "waiting_created_per_s": size.waiting / crowded_s,
         "tasks_per_s_empty": empty,
-        "crowd_vs_empty": tasks / took / empty,
-        **clock.costs(tasks),
-        **load.verdict(site, runs, shape),
+        "crowd_vs_empty": crowded["tasks_per_s"] / empty,
     }
 
 
-def _crowd(site: Site, count: int) -> int:
-    """Runs that wait, over 100 DAGs; nobody serves the pool that half of them wait for."""
+def wait_lists(site: Site) -> list[str]:
+    """100 DAGs whose runs wait, half for room in their DAG and half for a slot of a pool that nobody serves."""
     shape = shapes.dag20()
     site.client.set_pool("closed", 1)
     pools = dict.fromkeys(shape, "closed")
-    for_slots = load.register(site, "slots", shape, 50, pools)
-    for_room = load.register(site, "room", shape, 50, pools, max_active_runs=1)
-    load.submit(site, [*for_slots, *for_room], count)
-    site.until(
-        lambda: not any(s["inbox"] or s["ready"] for s in site.client.shards()),
-        "the waiting runs were not offered",
-        600,
-    )
-    return count
+    return [
+        *load.register(site, "slots", shape, 50, pools),
+        *load.register(site, "room", shape, 50, pools, max_active_runs=1),
+    ]
 
 
 def memory(site: Site, size: Size) -> Numbers:
@@ -326,7 +295,9 @@ def memory(site: Site, size: Size) -> Numbers:
 def calm(site: Site) -> None:
     """Until nothing is left to be done: inboxes empty, everything offered, ended runs packed."""
     site.until(
-        lambda: not any(s["inbox"] or s["ready"] for s in site.client.shards()), "it did not calm down", 120
+        lambda: not any(s["inbox"] or s["ready"] for s in site.client.shards()),
+        "it did not calm down",
+        CALM_S,
     )
     load.settled(site)
 
