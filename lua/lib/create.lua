@@ -29,11 +29,10 @@ function create.run(d, run_id, kind, logical, params, nonce, keys)
     for index, value in pairs(cjson.decode(keys)) do redis.call('HSET', run.key('keys', dag, run_id), index, value) end
   end
   if redis.call('EXISTS', d.queue_key) == 0 and run.room(d) then
-    run.start(r)
+    run.start(r, true)
   else
     redis.call('ZADD', prefix .. 'queued_runs', now, dag .. '/' .. run_id)
     redis.call('ZADD', d.queue_key, logical ~= '' and logical or now, run_id)
-    r.fresh = false
     run.start_next(d)
   end
   run.spread()

@@ -97,7 +97,7 @@ function edit.finish(r)
     r.state = 'queued'
     redis.call('ZREM', run.prefix .. 'ended', r.path)
     redis.call('ZADD', run.prefix .. 'queued_runs', string.format('%d', r.created), d.id .. '/' .. r.id)
-    redis.call('ZADD', d.queue_key, r.logical ~= '' and r.logical or string.format('%d', r.created), r.id)
+    redis.call('ZADD', d.queue_key, run.order(r), r.id)
     run.start_next(d)
   end
 end

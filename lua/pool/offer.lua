@@ -3,7 +3,7 @@
 -- keys: prefix
 -- args: shard fence cursor_ms slots_if_new ...
 -- cursor_ms: how far the shard's inbox was applied when this was decided. slots_if_new: '' if the pool must exist.
--- The rest, six an entry: attempt id, slots, priority, group, weight, payload.
+-- The rest, seven an entry: attempt id, slots, priority, group, weight, payload, when its run was created (ms).
 -- returns: {NOPOOL} | {OK, one letter an entry: T taken (now or before), B behind (apply the inbox, offer again), W wider than the pool}
 -- errors: FENCED
 -- cost: O(entries log waiting)
@@ -19,13 +19,13 @@ if not exists then
   pool.open()
 end
 local ids, seen, answer = {}, {}, {}
-for i = 5, #ARGV, 6 do ids[#ids + 1] = ARGV[i] end
+for i = 5, #ARGV, 7 do ids[#ids + 1] = ARGV[i] end
 local here = #ids > 0 and redis.call('HMGET', pool.entries, unpack(ids))
 local gone = #ids > 0 and redis.call('ZMSCORE', pool.done, unpack(ids))
 for k, id in ipairs(ids) do
   local letter = 'T'
   if not here[k] and not gone[k] and not seen[id] then
-    local i = 5 + (k - 1) * 6
+    local i = 5 + (k - 1) * 7
     local slots = tonumber(ARGV[i + 1])
     if slots > pool.slots and pool.slots > 0 then
       letter = 'W'
@@ -34,7 +34,7 @@ for k, id in ipairs(ids) do
     else
       local e = { id = id, slots = slots, priority = ARGV[i + 2], group = ARGV[i + 3], weight = ARGV[i + 4], payload = ARGV[i + 5], nonce = '', worker = '' }
       seen[id] = true
-      if pool.busy_groups == 0 and pool.used + slots <= pool.slots then pool.hold(e) else pool.wait(e) end
+      if pool.busy_groups == 0 and pool.used + slots <= pool.slots then pool.hold(e) else pool.wait(e, ARGV[i + 6]) end
     end
   end
   answer[k] = letter

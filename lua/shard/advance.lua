@@ -5,7 +5,7 @@
 -- The rest of args: attempt ids that their pools have taken since the last call (they become `queued`).
 -- returns: {applied, 1 if the inbox holds more, next timer (ms) or 0, runs in the outbox, offers, ended, stops, next slot (ms) or 0,
 --   when to look at a backfill (ms) or -1, when to deliver a hook (ms) or 0}
---   offers {attempt id, pool, slots, priority, group, weight, payload, …} · ended {dag/run, state, ms, …} · stops {pool/attempt id, …}
+--   offers {attempt id, pool, slots, priority, group, weight, payload, its run's creation (ms), …} · ended {dag/run, state, ms, …} · stops {pool/attempt id, …}
 -- errors: FENCED
 -- cost: O(entries + their direct downstream), at most `limit` entries and 1000 steps a call (~10 ms)
 -- include: lib/clock.lua

@@ -19,11 +19,13 @@ for _, member in ipairs(members) do
   if not r or r.state ~= 'running' then
     redis.call('ZREM', prefix .. 'outbox', member)
   else
-    for _, index in ipairs(redis.call('SMEMBERS', r.ready_key)) do
+    for _, index in ipairs(redis.call('SMEMBERS', run.ready_key(r))) do
       local rec = record.decode(redis.call('HGET', r.key, index))
       if rec and rec.state == 'r' then run.offer(r, index, rec.attempt) end
     end
   end
 end
 local last = #members == tonumber(limit) and members[#members] or ''
-return { last, run.offers, redis.call('HGET', meta, 'cursor') or '0-0' }
+-- An empty inbox is applied up to now, however long ago its last entry came, or if none ever did (a shard that is new).
+local empty = redis.call('XLEN', inbox) == 0
+return { last, run.offers, empty and string.format('%d-0', run.now) or redis.call('HGET', meta, 'cursor') or '0-0' }

@@ -41,6 +41,7 @@ class Offer(NamedTuple):
     group: str
     weight: str
     payload: str
+    created_ms: str = "0"  # of its run: older ones go first
 
 
 class PoolStore:
@@ -140,7 +141,7 @@ class PoolStore:
 
     def offer_call(self, pool: str, shard: int, fence: int, cursor: str, offers: Sequence[Offer]) -> Call:
         new = DEFAULT_SLOTS if pool == DEFAULT_POOL and offers else ""
-        flat = [x for o in offers for x in (o.attempt_id, o.slots, o.priority, o.group, o.weight, o.payload)]
+        flat = [x for id, _, *terms in offers for x in (id, *terms)]
         return (
             "pool/offer",
             self._key(pool),
@@ -189,12 +190,13 @@ class PoolStore:
         return bool(self._call("configure", pool, slots, "1" if only_new else "")[0])
 
     def delete(self, pool: str) -> int:
-        """Delete an empty pool: 0, or the number of entries that keep it."""
-        word, left = self._call("delete", pool)
-        if word == b"OK":
-            with self._store.translate():
-                self._store.client.srem(self._store.keys.control + "pools", pool)
-        return int(left)
+        """Delete an empty pool: 0, or the number of entries that keep it. Then `forget` it. Raises NotFound."""
+        return int(self._call("delete", pool)[1])
+
+    def forget(self, pool: str) -> None:
+        """Take its name off the list of pools."""
+        with self._store.translate():
+            self._store.client.srem(self._store.keys.control + "pools", pool)
 
     def names(self) -> list[str]:
         with self._store.translate():

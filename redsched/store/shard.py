@@ -18,7 +18,7 @@ from redsched.store.pool import Offer
 if TYPE_CHECKING:
     from redsched.store import Store
     from redsched.store.cluster import Reads
-    from redsched.store.scripts import Call
+    from redsched.store.scripts import Arg, Call
 
 REASON_LIMIT = 500
 # Tasks that one script edits; more are staged and carried out in slices (`lua/lib/edit.lua`).
@@ -122,6 +122,18 @@ class ShardStore:
 
     def release(self, shard: int, token: str) -> bool:
         return bool(self._call("release", shard, "owner", token))
+
+    def close(self, shard: int, token: str, word: str) -> None:
+        """Only the owner may write from now on; `word` tells others why. "" opens the cell again."""
+        self._call("close", shard, "owner meta closed", token, word)
+
+    def adopt_call(self, shard: int, token: str, things: Sequence[tuple[Arg, Arg, Arg, Arg]]) -> Call:
+        flat = [x for thing in things for x in thing]
+        return "shard/adopt", self.keys(shard, "owner", "meta", "prefix"), (token, *flat)
+
+    def shed_call(self, shard: int, token: str, things: Sequence[tuple[Arg, Arg, Arg]]) -> Call:
+        flat = [x for thing in things for x in thing]
+        return "shard/shed", self.keys(shard, "owner", "meta", "prefix"), (token, *flat)
 
     def advance(self, shard: int, token: str, limit: int, taken: Sequence[str] = ()) -> Advance:
         name, keys, args = self.advance_call(shard, token, limit, taken)
@@ -326,11 +338,15 @@ class ShardStore:
             if self._store.client.hlen(key) == len(items):
                 self._store.client.expire(key, 3600, nx=False, gt=True)
                 return
-            pipe = self._store.client.pipeline(transaction=False)
-            for i in range(0, len(items), 500):
-                pipe.hset(key, mapping=dict(items[i : i + 500]))
-                pipe.expire(key, 3600)
-            pipe.execute()
+        flat = [x for item in items for x in item]
+        self._stage(key, 3600, [("", flat[i : i + 1000]) for i in range(0, len(flat), 1000)])
+
+    def _stage(self, key: str, seconds: int, parts: Sequence[tuple[str | int, list[str]]]) -> None:
+        """Each part with its expiry in one step: whoever dies between two leaves nothing that stays."""
+        calls: list[Call] = [("shard/stage", (key,), (seconds, offset, *part)) for offset, part in parts]
+        for reply in self._store.scripts.many(calls):
+            if isinstance(reply, Exception):
+                raise reply
 
     def register(
         self,
@@ -394,21 +410,13 @@ class ShardStore:
         """
         flat = [x for i, change in changes.items() for x in (str(i), change)]
         if len(changes) > EDIT_AT_ONCE:
-            self._stage_edit(f"{self.prefix(dag)}edit:{dag}:{run}:{nonce}", flat)
+            key = f"{self.prefix(dag)}edit:{dag}:{run}:{nonce}"
+            self._stage(key, 600, [(i, flat[i : i + 1000]) for i in range(0, len(flat), 1000)])
             flat = []
         reply = self._call("edit_run", self.of(dag), "prefix inbox", dag, run, seen, nonce, *flat)
         if reply[0] != b"OK":
             return reply[0].decode(), "", 0
         return "OK", reply[1].decode(), int(reply[2])
-
-    def _stage_edit(self, key: str, flat: list[str]) -> None:
-        with self._store.translate():
-            pipe = self._store.client.pipeline(transaction=False)
-            pipe.delete(key)
-            for i in range(0, len(flat), 1000):
-                pipe.rpush(key, *flat[i : i + 1000])
-            pipe.expire(key, 600)
-            pipe.execute()
 
     def frozen(self, dag: str, run: str) -> tuple[bool, str]:
         """(whether an edit is under way, the run's state)."""
@@ -483,12 +491,12 @@ class ShardStore:
             row += [f"running\t{attempt_id}\t\t{ms}\t{worker_no}", "", "", ""]
         self._report(rows)
 
-    def lost(self, items: dict[str, str]) -> None:
+    def lost(self, items: dict[str, str], reason: str = "lost: worker {} fell silent") -> None:
         """Attempt id -> the worker that fell silent."""
         rows: dict[int, list[str]] = {}
         for attempt_id, worker in items.items():
             row = rows.setdefault(self._shard_of_attempt(attempt_id), [])
-            row += [f"lost\t{attempt_id}\t\t0\t", f"lost: worker {worker} fell silent", "", ""]
+            row += [f"lost\t{attempt_id}\t\t0\t", reason.format(worker), "", ""]
         self._report(rows)
 
     def _shard_of_attempt(self, attempt_id: str) -> int:
@@ -762,7 +770,7 @@ def ended_of(flat: list[bytes]) -> list[Ended]:
 
 def offers_of(flat: list[bytes]) -> list[Offer]:
     text = [x.decode() for x in flat]
-    return [Offer(*text[i : i + 7]) for i in range(0, len(text), 7)]
+    return [Offer(*text[i : i + 8]) for i in range(0, len(text), 8)]
 
 
 def log_spans(start: int, size: int, head: int, ring: int) -> list[tuple[int, int]]:

@@ -15,7 +15,8 @@ end
 --   W waits in its group, since the time that stands for its nonce · Q on the stream · R granted to a worker
 --   S granted, but no longer wanted
 -- held: one member a slot that is taken (`id`, `id#2`, …): its cardinality is the occupancy, so none can leak.
--- Fair share between groups is start-time fair queueing; inside a group priority goes first, then age.
+-- Fair share between groups is start-time fair queueing; inside a group priority goes first, then the run's age, then the task's:
+-- runs that have begun are finished first.
 -- What `hold`, `wait` and `drop` change is written by `save`, many in a command: whoever calls them ends with it.
 local pool = { GROUP = 'workers', KEEP_DONE = 20000, LOOK = 8 }
 
@@ -74,10 +75,10 @@ function pool.set(e)
 end
 
 function pool.open()
-  local v = redis.call('HMGET', pool.meta, 'slots', 'v', 'seq', 'passed', 'horizon')
+  local v = redis.call('HMGET', pool.meta, 'slots', 'v', 'passed', 'horizon')
   if not v[1] then return false end
-  pool.slots, pool.v, pool.seq = tonumber(v[1]), tonumber(v[2]) or 0, tonumber(v[3]) or 0
-  pool.passed, pool.horizon = tonumber(v[4]) or 0, tonumber(v[5]) or 0
+  pool.slots, pool.v = tonumber(v[1]), tonumber(v[2]) or 0
+  pool.passed, pool.horizon = tonumber(v[3]) or 0, tonumber(v[4]) or 0
   pool.used = redis.call('SCARD', pool.held_key)
   pool.busy_groups = redis.call('ZCARD', pool.groups)
   return true
@@ -100,7 +101,7 @@ end
 function pool.save()
   pool.write()
   if pool.dirty then
-    redis.call('HSET', pool.meta, 'v', string.format('%.6f', pool.v), 'seq', string.format('%d', pool.seq), 'passed', string.format('%d', pool.passed))
+    redis.call('HSET', pool.meta, 'v', string.format('%.6f', pool.v), 'passed', string.format('%d', pool.passed))
   end
   local minute = pool.prefix .. 'shares:' .. string.format('%d', math.floor(pool.now / 60000))
   for group, slots in pairs(pool.shares) do
@@ -127,8 +128,8 @@ function pool.hold(e)
   pool.push(e)
 end
 
-function pool.wait(e)
-  pool.seq, pool.dirty = pool.seq + 1, true
+-- `since`: when its run was created.
+function pool.wait(e, since)
   e.state, e.nonce = 'W', string.format('%d', pool.now)
   pool.set(e)
   local items = pool.writes.wait[e.group]
@@ -137,7 +138,7 @@ function pool.wait(e)
     pool.writes.wait[e.group] = items
   end
   -- Smaller goes first; both parts together stay below 2^53.
-  items[#items + 1] = (1000 - e.priority) * 4000000000000 + pool.seq
+  items[#items + 1] = (1000 - e.priority) * 4000000000000 + since
   items[#items + 1] = e.id
   if not pool.known[e.group] then
     pool.known[e.group] = true

@@ -259,7 +259,7 @@ function run.at(path, index)
   local dag, generation, id = string.match(path, '^([^~/]+)~?(%d*)/(.+)$')
   local d = dag and run.dag(dag)
   if not d or generation ~= (d.generation == '0' and '' or d.generation) then return nil end
-  local v = redis.call('HMGET', run.prefix .. 'run:' .. dag .. ':' .. id, 'state', 'head', 'left', 'failed', 'cleared', 'frozen', index)
+  local v = redis.call('HMGET', run.prefix .. 'run:' .. dag .. ':' .. id, 'state', 'head', 'left', 'failed', 'cleared', 'frozen', index or 'state')
   if not v[1] then return nil end
   r = new(d, path, id, v[1], v[2], v[3], v[4])
   if v[5] then r.cleared = v[5] end
@@ -750,6 +750,14 @@ function cancel.run(r, state)
   run.end_as(r, state)
   return stopped
 end
+-- A cell is shut while shards are being moved, and for good if it is none any more: then `closed` says "from to", or "to".
+local shut = {}
+
+-- The refusal of everybody but schedulers, whom their fence refuses; nil if the cell is open.
+function shut.refused(prefix)
+  local word = redis.call('GET', prefix .. 'closed')
+  return word and redis.error_reply('RESHARDED ' .. word) or nil
+end
 local prefix = KEYS[1]
 local inbox = KEYS[2]
 local dag = ARGV[1]
@@ -759,8 +767,10 @@ local run_id = ARGV[2]
 -- keys: prefix inbox
 -- args: dag run_id
 -- returns: {OK | ENDED | FROZEN, state, attempts to be stopped}
--- errors: NOTFOUND
+-- errors: NOTFOUND, RESHARDED
 -- cost: O(its tasks that have begun): 10,000 tasks ~ 10 ms
+local closed = shut.refused(prefix)
+if closed then return closed end
 run.begin(prefix, inbox, clock.now())
 local d = run.dag(dag)
 local r = d and run.open(d.name, run_id)

@@ -259,7 +259,7 @@ function run.at(path, index)
   local dag, generation, id = string.match(path, '^([^~/]+)~?(%d*)/(.+)$')
   local d = dag and run.dag(dag)
   if not d or generation ~= (d.generation == '0' and '' or d.generation) then return nil end
-  local v = redis.call('HMGET', run.prefix .. 'run:' .. dag .. ':' .. id, 'state', 'head', 'left', 'failed', 'cleared', 'frozen', index)
+  local v = redis.call('HMGET', run.prefix .. 'run:' .. dag .. ':' .. id, 'state', 'head', 'left', 'failed', 'cleared', 'frozen', index or 'state')
   if not v[1] then return nil end
   r = new(d, path, id, v[1], v[2], v[3], v[4])
   if v[5] then r.cleared = v[5] end
@@ -765,6 +765,14 @@ function create.run(d, run_id, kind, logical, params, nonce, keys)
   run.spread()
   return { 'CREATED', r.state, run_id }
 end
+-- A cell is shut while shards are being moved, and for good if it is none any more: then `closed` says "from to", or "to".
+local shut = {}
+
+-- The refusal of everybody but schedulers, whom their fence refuses; nil if the cell is open.
+function shut.refused(prefix)
+  local word = redis.call('GET', prefix .. 'closed')
+  return word and redis.error_reply('RESHARDED ' .. word) or nil
+end
 local prefix = KEYS[1]
 local inbox = KEYS[2]
 local dag = ARGV[1]
@@ -781,8 +789,10 @@ local keys = ARGV[7]
 -- logical: ms or ''. params: JSON or ''. keys: JSON of task index -> concurrency key, or ''. nonce: made by the caller, so
 -- that a repeated call gets the same answer.
 -- returns: {CREATED | EXISTS, state, run id}
--- errors: NOTFOUND
+-- errors: NOTFOUND, RESHARDED
 -- cost: O(its roots), at most 500 of them in this call
+local closed = shut.refused(prefix)
+if closed then return closed end
 run.begin(prefix, inbox, clock.now())
 local d = run.dag(dag)
 if not d then return redis.error_reply('NOTFOUND DAG ' .. dag) end

@@ -259,7 +259,7 @@ function run.at(path, index)
   local dag, generation, id = string.match(path, '^([^~/]+)~?(%d*)/(.+)$')
   local d = dag and run.dag(dag)
   if not d or generation ~= (d.generation == '0' and '' or d.generation) then return nil end
-  local v = redis.call('HMGET', run.prefix .. 'run:' .. dag .. ':' .. id, 'state', 'head', 'left', 'failed', 'cleared', 'frozen', index)
+  local v = redis.call('HMGET', run.prefix .. 'run:' .. dag .. ':' .. id, 'state', 'head', 'left', 'failed', 'cleared', 'frozen', index or 'state')
   if not v[1] then return nil end
   r = new(d, path, id, v[1], v[2], v[3], v[4])
   if v[5] then r.cleared = v[5] end
@@ -847,6 +847,14 @@ function edit.slice(r)
   if redis.call('EXISTS', key) == 0 then return edit.finish(r) end
   run.continue('edit', r.path)
 end
+-- A cell is shut while shards are being moved, and for good if it is none any more: then `closed` says "from to", or "to".
+local shut = {}
+
+-- The refusal of everybody but schedulers, whom their fence refuses; nil if the cell is open.
+function shut.refused(prefix)
+  local word = redis.call('GET', prefix .. 'closed')
+  return word and redis.error_reply('RESHARDED ' .. word) or nil
+end
 local prefix = KEYS[1]
 local inbox = KEYS[2]
 local dag = ARGV[1]
@@ -861,8 +869,10 @@ local nonce = ARGV[4]
 -- The rest, two a task: index, and what it becomes (lib/edit.lua); none: the list staged under `edit:<dag>:<run>:<nonce>`
 -- is taken; the run is frozen and its owner carries it out in slices.
 -- returns: {OK, new run state, attempts to be stopped} | {STAGED} | {CHANGED, seen now} | {PACKED}
--- errors: NOTFOUND
+-- errors: NOTFOUND, RESHARDED
 -- cost: O(tasks named), at most 500
+local closed = shut.refused(prefix)
+if closed then return closed end
 run.begin(prefix, inbox, clock.now())
 local d = run.dag(dag)
 local r = d and run.open(d.name, run_id)

@@ -270,7 +270,7 @@ function run.at(path, index)
   local dag, generation, id = string.match(path, '^([^~/]+)~?(%d*)/(.+)$')
   local d = dag and run.dag(dag)
   if not d or generation ~= (d.generation == '0' and '' or d.generation) then return nil end
-  local v = redis.call('HMGET', run.prefix .. 'run:' .. dag .. ':' .. id, 'state', 'head', 'left', 'failed', 'cleared', 'frozen', index)
+  local v = redis.call('HMGET', run.prefix .. 'run:' .. dag .. ':' .. id, 'state', 'head', 'left', 'failed', 'cleared', 'frozen', index or 'state')
   if not v[1] then return nil end
   r = new(d, path, id, v[1], v[2], v[3], v[4])
   if v[5] then r.cleared = v[5] end

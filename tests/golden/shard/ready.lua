@@ -270,7 +270,7 @@ function run.at(path, index)
   local dag, generation, id = string.match(path, '^([^~/]+)~?(%d*)/(.+)$')
   local d = dag and run.dag(dag)
   if not d or generation ~= (d.generation == '0' and '' or d.generation) then return nil end
-  local v = redis.call('HMGET', run.prefix .. 'run:' .. dag .. ':' .. id, 'state', 'head', 'left', 'failed', 'cleared', 'frozen', index)
+  local v = redis.call('HMGET', run.prefix .. 'run:' .. dag .. ':' .. id, 'state', 'head', 'left', 'failed', 'cleared', 'frozen', index or 'state')
   if not v[1] then return nil end
   r = new(d, path, id, v[1], v[2], v[3], v[4])
   if v[5] then r.cleared = v[5] end
@@ -769,4 +769,6 @@ for _, member in ipairs(members) do
   end
 end
 local last = #members == tonumber(limit) and members[#members] or ''
-return { last, run.offers, redis.call('HGET', meta, 'cursor') or '0-0' }
+-- An empty inbox is applied up to now, however long ago its last entry came, or if none ever did (a shard that is new).
+local empty = redis.call('XLEN', inbox) == 0
+return { last, run.offers, empty and string.format('%d-0', run.now) or redis.call('HGET', meta, 'cursor') or '0-0' }
