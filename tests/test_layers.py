@@ -66,6 +66,8 @@ MAY: dict[str, set[str]] = {
     "schedule": PURE | {"definition"},
     "edit": PURE | {"rules"},
     "editing": PURE | {"edit", "store"},
+    "audit": PURE | {"keys", "rules", "edit"},
+    "auditing": PURE | {"audit", "edit", "store"},
     "replay": PURE | {"rules", "edit"},
     "context": PURE | {"definition"},
     "definition": PURE | {"rules", "retry", "graph", "context"},
@@ -73,7 +75,8 @@ MAY: dict[str, set[str]] = {
     "settings": PURE | {"embedded"},
     "store": PURE | {"keys", "settings"},
     "doctor": PURE | {"settings", "store"},
-    "scheduler": PURE | {"keys", "settings", "store", "doctor", "schedule", "edit", "editing"},
+    "resize": PURE | {"keys", "settings", "store"},
+    "scheduler": PURE | {"keys", "settings", "store", "doctor", "schedule", "edit", "editing", "auditing"},
     "worker": PURE | {"keys", "settings", "store", "definition", "context", "schedule"},
     "client": PURE
     | {"keys", "settings", "store", "definition", "rules", "edit", "editing"}
@@ -81,7 +84,7 @@ MAY: dict[str, set[str]] = {
     "bench": PURE | {"client", "context", "definition", "embedded", "settings", "store"},
     "cli": PURE
     | {"bench", "client", "scheduler", "worker", "doctor", "embedded", "settings"}
-    | {"definition", "graph", "schedule"},
+    | {"definition", "graph", "schedule", "resize"},
     "": PURE | {"context", "client", "definition"},  # redsched itself: the public names
     "__main__": {"cli"},
 }

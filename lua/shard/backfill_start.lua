@@ -4,9 +4,12 @@
 -- args: dag id first last ...
 -- first, last: its logical dates (ms), inclusive. The rest: fields of its hash, name and value.
 -- returns: {OK | EXISTS, id}: EXISTS names an active backfill of the DAG whose range overlaps
--- errors: NOTFOUND
+-- errors: NOTFOUND, RESHARDED
 -- cost: O(backfills of the DAG that are active)
 -- include: lib/clock.lua
+-- include: lib/shut.lua
+local closed = shut.refused(prefix)
+if closed then return closed end
 if redis.call('EXISTS', prefix .. 'dag:' .. dag) == 0 then return redis.error_reply('NOTFOUND DAG ' .. dag) end
 for _, other in ipairs(redis.call('ZRANGE', prefix .. 'backfills:' .. dag, 0, -1)) do
   local v = redis.call('HMGET', prefix .. 'backfill:' .. dag .. ':' .. other, 'state', 'first', 'last')

@@ -4,11 +4,15 @@
 -- args: dag id state
 -- state: paused | running | cancelled
 -- returns: {OK | ENDED, state now}
--- errors: NOTFOUND
+-- errors: NOTFOUND, RESHARDED
 -- cost: O(1)
+-- include: lib/shut.lua
+local closed = shut.refused(prefix)
+if closed then return closed end
 local key = prefix .. 'backfill:' .. dag .. ':' .. id
 local now = redis.call('HGET', key, 'state')
 if not now then return redis.error_reply('NOTFOUND backfill ' .. id) end
+if now == state then return { 'OK', state } end
 if now == 'done' or now == 'cancelled' then return { 'ENDED', now } end
 redis.call('HSET', key, 'state', state)
 if state == 'running' then

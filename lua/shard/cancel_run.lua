@@ -3,10 +3,13 @@
 -- keys: prefix inbox
 -- args: dag run_id
 -- returns: {OK | ENDED | FROZEN, state, attempts to be stopped}
--- errors: NOTFOUND
+-- errors: NOTFOUND, RESHARDED
 -- cost: O(its tasks that have begun): 10,000 tasks ~ 10 ms
 -- include: lib/clock.lua
 -- include: lib/cancel.lua
+-- include: lib/shut.lua
+local closed = shut.refused(prefix)
+if closed then return closed end
 run.begin(prefix, inbox, clock.now())
 local d = run.dag(dag)
 local r = d and run.open(d.name, run_id)

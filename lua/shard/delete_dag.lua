@@ -4,8 +4,11 @@
 -- args: dag step force
 -- step: begin | finish. Between the two the caller cancels and forgets its runs, one script a run.
 -- returns: begin: {OK | ACTIVE, number of active runs}; finish: {OK, 0} | {LEFT, runs left}
--- errors: NOTFOUND
+-- errors: NOTFOUND, RESHARDED
 -- cost: begin O(1); finish O(versions)
+-- include: lib/shut.lua
+local closed = shut.refused(prefix)
+if closed then return closed end
 local key = prefix .. 'dag:' .. dag
 if redis.call('EXISTS', key) == 0 then return redis.error_reply('NOTFOUND DAG ' .. dag) end
 if step == 'begin' then

@@ -6,10 +6,13 @@
 -- The rest, two a task: index, and what it becomes (lib/edit.lua); none: the list staged under `edit:<dag>:<run>:<nonce>`
 -- is taken; the run is frozen and its owner carries it out in slices.
 -- returns: {OK, new run state, attempts to be stopped} | {STAGED} | {CHANGED, seen now} | {PACKED}
--- errors: NOTFOUND
+-- errors: NOTFOUND, RESHARDED
 -- cost: O(tasks named), at most 500
 -- include: lib/clock.lua
 -- include: lib/edit.lua
+-- include: lib/shut.lua
+local closed = shut.refused(prefix)
+if closed then return closed end
 run.begin(prefix, inbox, clock.now())
 local d = run.dag(dag)
 local r = d and run.open(d.name, run_id)

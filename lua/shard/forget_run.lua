@@ -3,8 +3,11 @@
 -- keys: prefix
 -- args: dag run_id force
 -- returns: 1, or 0 if the run is active
--- errors: none
+-- errors: RESHARDED
 -- cost: O(its attempts with logs)
+-- include: lib/shut.lua
+local closed = shut.refused(prefix)
+if closed then return closed end
 local tail = dag .. ':' .. run_id
 local key = prefix .. 'run:' .. tail
 local state = redis.call('HGET', key, 'state')

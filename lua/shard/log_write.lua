@@ -4,9 +4,12 @@
 -- args: id offset head ring data
 -- head, ring: how many bytes each keeps.
 -- returns: 1, or 0 if the run is gone
--- errors: none
+-- errors: RESHARDED
 -- cost: O(bytes). Said twice it writes the same bytes to the same place.
 -- include: lib/ids.lua
+-- include: lib/shut.lua
+local closed = shut.refused(prefix)
+if closed then return closed end
 local dag, run_id, index, attempt = ids.current(prefix, id)
 if not dag then return 0 end
 local name = index .. '.' .. attempt

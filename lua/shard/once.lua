@@ -3,10 +3,13 @@
 -- keys: prefix
 -- args: id name nonce undo
 -- returns: 1 if the caller holds the claim (for undo: had held it), else 0
--- errors: NOTFOUND (the attempt is not the current one)
+-- errors: NOTFOUND (the attempt is not the current one), RESHARDED
 -- cost: O(1)
 -- include: lib/record.lua
 -- include: lib/ids.lua
+-- include: lib/shut.lua
+local closed = shut.refused(prefix)
+if closed then return closed end
 local dag, run_id, index, attempt = ids.current(prefix, id)
 local rec = dag and record.decode(redis.call('HGET', prefix .. 'run:' .. dag .. ':' .. run_id, index))
 if not rec or rec.attempt ~= tonumber(attempt) or not record.LIVE[rec.state] then

@@ -3,8 +3,11 @@
 -- keys: prefix inbox
 -- args: dag paused
 -- returns: 1 if that changed something, else 0
--- errors: NOTFOUND
+-- errors: NOTFOUND, RESHARDED
 -- cost: O(1); what waited is offered by the owner in slices
+-- include: lib/shut.lua
+local closed = shut.refused(prefix)
+if closed then return closed end
 local key = prefix .. 'dag:' .. dag
 if redis.call('EXISTS', key) == 0 then return redis.error_reply('NOTFOUND DAG ' .. dag) end
 if redis.call('HGET', key, 'paused') == paused then return 0 end

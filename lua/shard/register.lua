@@ -7,9 +7,12 @@
 -- where it is; a changed one begins there, so that it never makes runs for the past.
 -- created: when its first version came (ms), by which the schedule was made; '' for now.
 -- returns: {version, 1 if it is new}
--- errors: NOTFOUND (the plan has expired: write it again), CONFLICT (the DAG is being deleted)
+-- errors: NOTFOUND (the plan has expired: write it again), CONFLICT (the DAG is being deleted), RESHARDED
 -- cost: O(1)
 -- include: lib/clock.lua
+-- include: lib/shut.lua
+local closed = shut.refused(prefix)
+if closed then return closed end
 local key, plan = prefix .. 'dag:' .. dag, prefix .. 'plan:' .. dag .. ':' .. digest
 local known = redis.call('HMGET', key, 'version', 'digest', 'max_active_runs', 'max_active_tasks', 'deleted')
 if known[5] then return redis.error_reply('CONFLICT DAG ' .. dag .. ' is being deleted') end

@@ -4,9 +4,12 @@
 -- args: dag run_id packed fields ...
 -- packed: the value that was read; fields: how many of the rest belong to the run, the others to its tries.
 -- returns: 1, or 0 if it is not packed like that any more
--- errors: none
+-- errors: RESHARDED
 -- cost: O(its tasks)
 -- include: lib/clock.lua
+-- include: lib/shut.lua
+local closed = shut.refused(prefix)
+if closed then return closed end
 local key = prefix .. 'packed:' .. dag
 if redis.call('HGET', key, run_id) ~= packed then return 0 end
 local tail = dag .. ':' .. run_id

@@ -33,7 +33,7 @@ COMMANDS = {
     "backfill": "redsched.cli.backfill:backfill",
     "pool": "redsched.cli.pool:pool",
     "status": "redsched.cli.system:status",
-    "shards": "redsched.cli.system:shards",
+    "shards": "redsched.cli.shards:shards",
     "workers": "redsched.cli.system:workers",
     "doctor": "redsched.cli.system:doctor",
     "bench": "redsched.cli.bench:bench",

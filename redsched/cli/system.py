@@ -45,29 +45,6 @@ def status() -> None:
         warning(text)
 
 
-@click.command(cls=Command, json=True, short_help="Who owns each shard, and what waits there.")
-def shards() -> None:
-    """The shards: who owns each, by which fence, and what waits there."""
-    found = state().client().shards()
-    if state().json:
-        print_json(found)
-        return
-    columns = ("shard", "owner", "fence", "expires in", "inbox", "ready", "refused writes")
-    rows = [
-        (
-            s["shard"],
-            s["owner"],
-            s["fence"],
-            f"{s['expires_in']:.1f}s",
-            s["inbox"],
-            s["ready"],
-            s["refused_writes"],
-        )
-        for s in found
-    ]
-    table(columns, rows, right=("shard", *columns[2:]))
-
-
 @click.command(cls=Command, json=True)
 def workers() -> None:
     """The workers that are alive."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
     from redsched.settings import Settings
     from redsched.store.connect import Clients
     from redsched.store.scripts import Scripts
+
+
+# Nobody goes by a number of shards that he asked for longer ago.
+TRUST_S = 5.0
 
 
 class Store:
@@ -29,7 +34,10 @@ class Store:
         self.pool = PoolStore(self)
         self.shard = ShardStore(self)
         self.control = ControlStore(self)
+        self.audit = AuditStore(self)
+        self.events = EventStore(self)
         self._shards: int | None = None
+        self._trusted_until = 0.0
 
     @classmethod
     def open(cls, settings: Settings, role: str) -> Store:
@@ -50,9 +58,15 @@ class Store:
     @property
     def shards(self) -> int:
         """Number of shards of this installation. Raises Resharded while it is being changed."""
-        if self._shards is None:
+        asked = time.monotonic()
+        if self._shards is None or asked > self._trusted_until:
             self._shards = self.control.shards(self.settings.shards)
+            self.trust_shards(asked)
         return self._shards
+
+    def trust_shards(self, asked: float) -> None:
+        """It was right at that moment (monotonic), and a change takes longer than TRUST_S."""
+        self._trusted_until = asked + TRUST_S
 
     def forget_shards(self) -> None:
         """Their number has changed: it is asked for again when it is needed."""

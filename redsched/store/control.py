@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redsched.errors import Resharded
@@ -55,6 +56,17 @@ class ControlStore:
             ((shards, target),) = pipe.execute()
         return int(shards or 0), int(target or 0)
 
+    def resize(self, resizer: str, target: int, lease_ms: int) -> list[str]:
+        """[OK, shards now], [ALIVE, name, …], [BUSY, who, ms left] or [OTHER, what it is being changed to]."""
+        keys = self._keys("settings", "schedulers", "workers")
+        reply = self._store.scripts.call("control/resize", keys, resizer, target, lease_ms)
+        return [x.decode() if isinstance(x, bytes) else str(x) for x in reply]
+
+    def resized(self, resizer: str, target: int) -> bool:
+        """From now on there are so many shards; False if that is another's to say."""
+        reply = self._store.scripts.call("control/resized", self._keys("settings", "owners"), resizer, target)
+        return bool(reply[0] == b"OK")
+
     def now(self) -> int:
         """Redis' time in ms."""
         with self._store.translate():
@@ -106,7 +118,9 @@ class ControlStore:
         """Renew; `known` is the leader believed in, or "" to ask. Raises Resharded if the shards are not what they were."""
         keys = self._keys("schedulers", "leader", "leader_fence", "settings")
         args = (scheduler, lease_ms, self._store.shards, "1" if look else "", known)
+        asked = time.monotonic()
         reply = self._store.scripts.call("control/beat", keys, *args)
+        self._store.trust_shards(asked)  # because nobody can change it while a scheduler lives
         if not look:
             return Beat(int(reply[0]))
         live = tuple(sorted(x.decode() for x in reply[3:]))

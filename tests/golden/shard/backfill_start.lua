@@ -10,6 +10,14 @@ end
 function clock.of_entry(id)
   return tonumber(string.match(id, '^(%d+)'))
 end
+-- A cell is shut while shards are being moved, and for good if it is none any more: then `closed` says "from to", or "to".
+local shut = {}
+
+-- The refusal of everybody but schedulers, whom their fence refuses; nil if the cell is open.
+function shut.refused(prefix)
+  local word = redis.call('GET', prefix .. 'closed')
+  return word and redis.error_reply('RESHARDED ' .. word) or nil
+end
 local prefix = KEYS[1]
 local inbox = KEYS[2]
 local dag = ARGV[1]
@@ -22,8 +30,10 @@ local last = ARGV[4]
 -- args: dag id first last ...
 -- first, last: its logical dates (ms), inclusive. The rest: fields of its hash, name and value.
 -- returns: {OK | EXISTS, id}: EXISTS names an active backfill of the DAG whose range overlaps
--- errors: NOTFOUND
+-- errors: NOTFOUND, RESHARDED
 -- cost: O(backfills of the DAG that are active)
+local closed = shut.refused(prefix)
+if closed then return closed end
 if redis.call('EXISTS', prefix .. 'dag:' .. dag) == 0 then return redis.error_reply('NOTFOUND DAG ' .. dag) end
 for _, other in ipairs(redis.call('ZRANGE', prefix .. 'backfills:' .. dag, 0, -1)) do
   local v = redis.call('HMGET', prefix .. 'backfill:' .. dag .. ':' .. other, 'state', 'first', 'last')

@@ -1,3 +1,11 @@
+-- A cell is shut while shards are being moved, and for good if it is none any more: then `closed` says "from to", or "to".
+local shut = {}
+
+-- The refusal of everybody but schedulers, whom their fence refuses; nil if the cell is open.
+function shut.refused(prefix)
+  local word = redis.call('GET', prefix .. 'closed')
+  return word and redis.error_reply('RESHARDED ' .. word) or nil
+end
 local prefix = KEYS[1]
 local dag = ARGV[1]
 local step = ARGV[2]
@@ -8,8 +16,10 @@ local force = ARGV[3]
 -- args: dag step force
 -- step: begin | finish. Between the two the caller cancels and forgets its runs, one script a run.
 -- returns: begin: {OK | ACTIVE, number of active runs}; finish: {OK, 0} | {LEFT, runs left}
--- errors: NOTFOUND
+-- errors: NOTFOUND, RESHARDED
 -- cost: begin O(1); finish O(versions)
+local closed = shut.refused(prefix)
+if closed then return closed end
 local key = prefix .. 'dag:' .. dag
 if redis.call('EXISTS', key) == 0 then return redis.error_reply('NOTFOUND DAG ' .. dag) end
 if step == 'begin' then

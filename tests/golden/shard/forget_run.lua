@@ -1,3 +1,11 @@
+-- A cell is shut while shards are being moved, and for good if it is none any more: then `closed` says "from to", or "to".
+local shut = {}
+
+-- The refusal of everybody but schedulers, whom their fence refuses; nil if the cell is open.
+function shut.refused(prefix)
+  local word = redis.call('GET', prefix .. 'closed')
+  return word and redis.error_reply('RESHARDED ' .. word) or nil
+end
 local prefix = KEYS[1]
 local dag = ARGV[1]
 local run_id = ARGV[2]
@@ -7,8 +15,10 @@ local force = ARGV[3]
 -- keys: prefix
 -- args: dag run_id force
 -- returns: 1, or 0 if the run is active
--- errors: none
+-- errors: RESHARDED
 -- cost: O(its attempts with logs)
+local closed = shut.refused(prefix)
+if closed then return closed end
 local tail = dag .. ':' .. run_id
 local key = prefix .. 'run:' .. tail
 local state = redis.call('HGET', key, 'state')

@@ -10,6 +10,14 @@ function ids.current(prefix, id)
   if redis.call('EXISTS', prefix .. 'run:' .. dag .. ':' .. run_id) == 0 then return nil end
   return dag, run_id, index, attempt
 end
+-- A cell is shut while shards are being moved, and for good if it is none any more: then `closed` says "from to", or "to".
+local shut = {}
+
+-- The refusal of everybody but schedulers, whom their fence refuses; nil if the cell is open.
+function shut.refused(prefix)
+  local word = redis.call('GET', prefix .. 'closed')
+  return word and redis.error_reply('RESHARDED ' .. word) or nil
+end
 local prefix = KEYS[1]
 local id = ARGV[1]
 local offset = ARGV[2]
@@ -22,8 +30,10 @@ local data = ARGV[5]
 -- args: id offset head ring data
 -- head, ring: how many bytes each keeps.
 -- returns: 1, or 0 if the run is gone
--- errors: none
+-- errors: RESHARDED
 -- cost: O(bytes). Said twice it writes the same bytes to the same place.
+local closed = shut.refused(prefix)
+if closed then return closed end
 local dag, run_id, index, attempt = ids.current(prefix, id)
 if not dag then return 0 end
 local name = index .. '.' .. attempt

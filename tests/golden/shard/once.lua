@@ -47,6 +47,14 @@ function ids.current(prefix, id)
   if redis.call('EXISTS', prefix .. 'run:' .. dag .. ':' .. run_id) == 0 then return nil end
   return dag, run_id, index, attempt
 end
+-- A cell is shut while shards are being moved, and for good if it is none any more: then `closed` says "from to", or "to".
+local shut = {}
+
+-- The refusal of everybody but schedulers, whom their fence refuses; nil if the cell is open.
+function shut.refused(prefix)
+  local word = redis.call('GET', prefix .. 'closed')
+  return word and redis.error_reply('RESHARDED ' .. word) or nil
+end
 local prefix = KEYS[1]
 local id = ARGV[1]
 local name = ARGV[2]
@@ -57,8 +65,10 @@ local undo = ARGV[4]
 -- keys: prefix
 -- args: id name nonce undo
 -- returns: 1 if the caller holds the claim (for undo: had held it), else 0
--- errors: NOTFOUND (the attempt is not the current one)
+-- errors: NOTFOUND (the attempt is not the current one), RESHARDED
 -- cost: O(1)
+local closed = shut.refused(prefix)
+if closed then return closed end
 local dag, run_id, index, attempt = ids.current(prefix, id)
 local rec = dag and record.decode(redis.call('HGET', prefix .. 'run:' .. dag .. ':' .. run_id, index))
 if not rec or rec.attempt ~= tonumber(attempt) or not record.LIVE[rec.state] then

@@ -1,3 +1,11 @@
+-- A cell is shut while shards are being moved, and for good if it is none any more: then `closed` says "from to", or "to".
+local shut = {}
+
+-- The refusal of everybody but schedulers, whom their fence refuses; nil if the cell is open.
+function shut.refused(prefix)
+  local word = redis.call('GET', prefix .. 'closed')
+  return word and redis.error_reply('RESHARDED ' .. word) or nil
+end
 local prefix = KEYS[1]
 local inbox = KEYS[2]
 local dag = ARGV[1]
@@ -7,8 +15,10 @@ local paused = ARGV[2]
 -- keys: prefix inbox
 -- args: dag paused
 -- returns: 1 if that changed something, else 0
--- errors: NOTFOUND
+-- errors: NOTFOUND, RESHARDED
 -- cost: O(1); what waited is offered by the owner in slices
+local closed = shut.refused(prefix)
+if closed then return closed end
 local key = prefix .. 'dag:' .. dag
 if redis.call('EXISTS', key) == 0 then return redis.error_reply('NOTFOUND DAG ' .. dag) end
 if redis.call('HGET', key, 'paused') == paused then return 0 end

@@ -10,6 +10,14 @@ end
 function clock.of_entry(id)
   return tonumber(string.match(id, '^(%d+)'))
 end
+-- A cell is shut while shards are being moved, and for good if it is none any more: then `closed` says "from to", or "to".
+local shut = {}
+
+-- The refusal of everybody but schedulers, whom their fence refuses; nil if the cell is open.
+function shut.refused(prefix)
+  local word = redis.call('GET', prefix .. 'closed')
+  return word and redis.error_reply('RESHARDED ' .. word) or nil
+end
 local prefix = KEYS[1]
 local inbox = KEYS[2]
 local dag = ARGV[1]
@@ -33,8 +41,10 @@ local created = ARGV[12]
 -- where it is; a changed one begins there, so that it never makes runs for the past.
 -- created: when its first version came (ms), by which the schedule was made; '' for now.
 -- returns: {version, 1 if it is new}
--- errors: NOTFOUND (the plan has expired: write it again), CONFLICT (the DAG is being deleted)
+-- errors: NOTFOUND (the plan has expired: write it again), CONFLICT (the DAG is being deleted), RESHARDED
 -- cost: O(1)
+local closed = shut.refused(prefix)
+if closed then return closed end
 local key, plan = prefix .. 'dag:' .. dag, prefix .. 'plan:' .. dag .. ':' .. digest
 local known = redis.call('HMGET', key, 'version', 'digest', 'max_active_runs', 'max_active_tasks', 'deleted')
 if known[5] then return redis.error_reply('CONFLICT DAG ' .. dag .. ' is being deleted') end

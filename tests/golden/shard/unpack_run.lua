@@ -10,6 +10,14 @@ end
 function clock.of_entry(id)
   return tonumber(string.match(id, '^(%d+)'))
 end
+-- A cell is shut while shards are being moved, and for good if it is none any more: then `closed` says "from to", or "to".
+local shut = {}
+
+-- The refusal of everybody but schedulers, whom their fence refuses; nil if the cell is open.
+function shut.refused(prefix)
+  local word = redis.call('GET', prefix .. 'closed')
+  return word and redis.error_reply('RESHARDED ' .. word) or nil
+end
 local prefix = KEYS[1]
 local dag = ARGV[1]
 local run_id = ARGV[2]
@@ -21,8 +29,10 @@ local fields = ARGV[4]
 -- args: dag run_id packed fields ...
 -- packed: the value that was read; fields: how many of the rest belong to the run, the others to its tries.
 -- returns: 1, or 0 if it is not packed like that any more
--- errors: none
+-- errors: RESHARDED
 -- cost: O(its tasks)
+local closed = shut.refused(prefix)
+if closed then return closed end
 local key = prefix .. 'packed:' .. dag
 if redis.call('HGET', key, run_id) ~= packed then return 0 end
 local tail = dag .. ':' .. run_id
