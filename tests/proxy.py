@@ -35,6 +35,8 @@ class Proxy:
         self._lock = threading.Lock()
         self._armed: Arm | None = None
         self._closed = threading.Event()
+        self._open = threading.Event()
+        self._open.set()
         self.delay_s = 0.0
         self.refuse = False
         self.connections = 0
@@ -55,6 +57,13 @@ class Proxy:
         """The call reaches the server and runs; its reply never comes, and the connection stays open."""
         return self._arm("hold", command)
 
+    def hang(self) -> None:
+        """Nothing passes, on old connections and on new ones, and none is closed; until `go_on`."""
+        self._open.clear()
+
+    def go_on(self) -> None:
+        self._open.set()
+
     def cut_all(self) -> None:
         """Close every connection, as a restart of a load balancer does."""
         with self._lock:
@@ -64,6 +73,7 @@ class Proxy:
 
     def close(self) -> None:
         self._closed.set()
+        self._open.set()
         _close(self._listener)
         self.cut_all()
 
@@ -111,6 +121,7 @@ class Proxy:
         """Remember on which connection the armed command goes up."""
 
         def change(data: bytes) -> bool:
+            self._open.wait()
             if (arm := self._armed) is not None and arm.command in data.upper():
                 seen.append(arm)
             return True
@@ -119,6 +130,7 @@ class Proxy:
 
     def _down(self, seen: list[Arm]) -> Callable[[bytes], bool]:
         def change(data: bytes) -> bool:
+            self._open.wait()
             if self.delay_s:
                 self._closed.wait(self.delay_s)
             arm = self._armed
