@@ -34,8 +34,6 @@ class Store:
         self.pool = PoolStore(self)
         self.shard = ShardStore(self)
         self.control = ControlStore(self)
-        self.audit = AuditStore(self)
-        self.events = EventStore(self)
         self._shards: int | None = None
         self._trusted_until = 0.0
 
