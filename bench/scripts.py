@@ -21,42 +21,50 @@ OUTER = (b"FCALL", b"EVALSHA", b"XREADGROUP", b"XREAD ")
 KEPT = 1_000_000
 
 
-def scripts(site: Site, size: Size) -> Numbers:
+Log = list[dict[str, Any]]
+
+
+def logged(site: Site, runs: int, dags: int) -> Log:
+    """Every call that the server saw during a dag20. Raises Unavailable if the runs don't end."""
     client: Any = site.client.store.client
     shape = shapes.dag20()
-    dags = load.register(site, "dag20_", shape, min(size.dags, size.runs))
-    load.warm(site, dags, len(shape))
+    names = load.register(site, "dag20_", shape, dags)
+    load.warm(site, names, len(shape))
     client.config_set("slowlog-max-len", KEPT)
     client.config_set("slowlog-log-slower-than", 0)
     client.slowlog_reset()
-    runs = load.submit(site, dags, size.runs)
-    tasks = size.runs * len(shape)
-    site.trace.wait(tasks)
-    load.ended(site)
+    load.burst(site, names, shape, runs)
     load.settled(site)
     client.config_set("slowlog-log-slower-than", -1)
-    return {**shares(client.slowlog_get(KEPT), tasks), "tasks": tasks, **load.verdict(site, runs, shape)}
+    return list(client.slowlog_get(KEPT))
 
 
-def shares(log: list[dict[str, Any]], tasks: int) -> Numbers:
-    """Of each command: microseconds and calls a task; of each kind of cell: microseconds a task."""
+def scripts(site: Site, size: Size) -> Numbers:
+    tasks = size.runs * len(shapes.dag20())
+    log = logged(site, size.runs, min(size.dags, size.runs))
+    cells = {cell: sum(us) / tasks for cell, us in calls_of(log).items()}
     spent: Counter[str] = Counter()
     calls: Counter[str] = Counter()
-    cells: Counter[str] = Counter()
     for entry in log:
         name = named(entry["command"])
         spent[name] += entry["duration"]
         calls[name] += 1
-        outer = entry["command"].startswith(OUTER)  # what runs inside a script is in the script's time, too
-        if outer and (found := CELL.search(entry["command"])):
-            cells[CELLS[found[1]]] += entry["duration"]
+    shown = [(name, us) for name, us in spent.most_common() if us >= tasks / 100]
     return {
-        "us_per_task_by_cell": {cell: us / tasks for cell, us in cells.most_common()},
-        "us_per_task_by_command": {name: us / tasks for name, us in spent.most_common() if us >= tasks / 100},
-        "calls_per_task": {
-            name: calls[name] / tasks for name, us in spent.most_common() if us >= tasks / 100
-        },
+        "tasks": tasks,
+        "us_per_task_by_cell": cells,
+        "us_per_task_by_command": {name: us / tasks for name, us in shown},
+        "calls_per_task": {name: calls[name] / tasks for name, _ in shown},
     }
+
+
+def calls_of(log: Log) -> dict[str, list[float]]:
+    """How long each call of a client took, by the kind of cell. What runs inside a script is in the script's time."""
+    found: dict[str, list[float]] = {"shard": [], "pool": [], "control": []}
+    for entry in log:
+        if entry["command"].startswith(OUTER) and (cell := CELL.search(entry["command"])):
+            found[CELLS[cell[1]]].append(entry["duration"])
+    return found
 
 
 def named(command: bytes) -> str:

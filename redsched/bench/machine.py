@@ -55,10 +55,15 @@ def load() -> float:
 def command(words: Sequence[str] | None = None) -> str:
     """The command as it may be shown: no password."""
     words = sys.argv if words is None else words
-    path = Path(words[0])
-    module = path.parent.name if path.stem == "__main__" else f"{path.parent.name}.{path.stem}"
+    module = _module(Path(words[0]))
     program = ["python", "-m", module] if module.startswith("bench.") else ["redsched"]
     return shlex.join(program + [mask_url(word) if "://" in word else word for word in words[1:]])
+
+
+def _module(path: Path) -> str:
+    parts = path.with_suffix("").parts
+    names = [name for name in parts[-3:] if name != "__main__"]
+    return ".".join(names[names.index("bench") :]) if "bench" in names and path.suffix == ".py" else ""
 
 
 def where(server: str, busy: float) -> dict[str, Any]:

@@ -133,6 +133,7 @@ class Site:
         return env | {
             "REDSCHED_REDIS_URL": self.settings.redis or "",
             "REDSCHED_PARENT_PID": str(os.getpid()),  # they end with us, also if we are killed
+            "TMPDIR": str(self.folder),
             bodies.VARIABLE: str(self.trace.path),
             "PYTHONPATH": os.pathsep.join([source, *filter(None, [os.environ.get("PYTHONPATH")])]),
         }
