@@ -52,6 +52,8 @@ class Clients:
         for client in (self.scripts, self.reader):
             for pool in _pools(client):
                 pool.reset()
+            if hasattr(client, "forget"):
+                client.forget()
 
     def close(self) -> None:
         if self.reads:
@@ -166,8 +168,10 @@ def _tls(address: Address) -> dict[str, Any]:
 
 
 def _single(address: Address, options: dict[str, Any]) -> Redis:
-    from redis import ConnectionPool, Redis
+    from redis import ConnectionPool
     from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
+
+    from redsched.store.quick import Quick
 
     more: dict[str, Any] = {"retry_on_error": [], "health_check_interval": 0}
     if address.path:
@@ -176,12 +180,14 @@ def _single(address: Address, options: dict[str, Any]) -> Redis:
         host, port = address.hosts[0]
         kind = SSLConnection if address.tls else Connection
         where = {"connection_class": kind, "host": host, "port": port, **_tcp(), **_tls(address)}
-    return Redis.from_pool(ConnectionPool(**where, **options, **more))
+    return Quick.from_pool(ConnectionPool(**where, **options, **more))
 
 
 def _sentinel(address: Address, options: dict[str, Any]) -> Redis:
     """A client that asks the sentinels for the master at each new connection. Their own login is its own option."""
     from redis.sentinel import Sentinel
+
+    from redsched.store.quick import Quick
 
     login = {k: address.options.get(f"sentinel_{k}") for k in ("username", "password")}
     more = {"retry_on_error": [], "health_check_interval": 0, **_tcp()}
@@ -191,7 +197,8 @@ def _sentinel(address: Address, options: dict[str, Any]) -> Redis:
     sentinel = make(
         list(address.hosts), sentinel_kwargs=asking, min_other_sentinels=0, **options, **more, **tls
     )
-    return cast("Redis", sentinel.master_for(address.service, connection_class=_to_master(address.tls)))
+    master = sentinel.master_for(address.service, redis_class=Quick, connection_class=_to_master(address.tls))
+    return cast("Redis", master)
 
 
 def _to_master(tls: bool) -> type:

@@ -74,7 +74,9 @@ class PoolStore:
         def ask() -> Any:
             if reads := self._store.clients.reads:
                 return _read_apart(reads, consumer, streams, count, block or 0)
-            return self._store.reader.xreadgroup(GROUP, consumer, streams, count=count, block=block)
+            wait = ("BLOCK", block) if block else ()
+            words = ("XREADGROUP", "GROUP", GROUP, consumer, "COUNT", count, *wait, "STREAMS")
+            return self._store.reader.execute_command(*words, *streams, *streams.values())
 
         with translate():
             try:
@@ -88,16 +90,9 @@ class PoolStore:
         hints: list[Hint] = []
         for key, entries in stream_entries(reply):
             for entry, fields in entries:
-                known = {k.decode(): v.decode() for k, v in fields.items()} if fields else {}
                 # An entry that was deleted after its delivery comes back without fields: nothing to run, only to acknowledge.
-                hints.append(
-                    Hint(
-                        names[key.decode()],
-                        entry.decode(),
-                        known.get("id", "-/-/0/0"),
-                        known.get("payload", ""),
-                    )
-                )
+                attempt, payload = fields.get(b"id", b"-/-/0/0"), fields.get(b"payload", b"")
+                hints.append(Hint(names[key.decode()], entry.decode(), attempt.decode(), payload.decode()))
         return hints[: max(count, 0)] if len(pools) == 1 else hints
 
     def start(self, worker: str, nonce: str, hints: Sequence[Hint]) -> list[bool]:

@@ -169,6 +169,15 @@ class Scripts:
             self.on_resharded()
         return found
 
+    def _together(self, calls: Sequence[tuple[Arg, ...]]) -> list[Any]:
+        if many := getattr(self.client, "many", None):
+            return list(many(calls))
+        pipe: Any = self.client.pipeline(transaction=False)
+        for words in calls:
+            pipe.execute_command(*words)
+        replies: list[Any] = pipe.execute(raise_on_error=False)
+        return replies
+
     def many(self, calls: Sequence[Call]) -> list[Any]:
         """Run several scripts in one round trip; a call that was refused leaves its error in the list.
 
@@ -186,11 +195,12 @@ class Scripts:
         results: list[Any] = [None] * len(calls)
         for _ in range(2):
             with translate():
-                pipe: Any = self.client.pipeline(transaction=False)
-                for i in todo:
-                    name, keys, args = calls[i]
-                    pipe.execute_command(*self._words(name), len(keys), *keys, *args)
-                replies = pipe.execute(raise_on_error=False)
+                replies = self._together(
+                    [
+                        (*self._words(name), len(keys), *keys, *args)
+                        for name, keys, args in map(calls.__getitem__, todo)
+                    ]
+                )
             for i, reply in zip(todo, replies, strict=True):
                 results[i] = reply
             todo = [i for i in todo if isinstance(results[i], ResponseError) and _unknown(results[i])]

@@ -289,7 +289,9 @@ class ShardStore:
             try:
                 if reads := self._store.clients.reads:
                     return [names[key] for key in self._wait_apart(reads, list(names), ms)]
-                reply = self._store.reader.xread(dict.fromkeys(names, "0"), count=1, block=ms or None)
+                wait = ("BLOCK", ms) if ms else ()
+                words = ("XREAD", "COUNT", 1, *wait, "STREAMS", *names, *["0"] * len(names))
+                reply = self._store.reader.execute_command(*words)
             finally:
                 reading(False)
         return [names[key.decode()] for key, _ in stream_entries(reply)]
