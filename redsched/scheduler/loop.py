@@ -79,6 +79,8 @@ class Scheduler:
         pause, away_since = 0.0, 0.0
         while not self.stopping:
             try:
+                if pause:
+                    self._sleep(pause)  # here, because a signal ends it with Stop
                 self.turn()
                 if pause:
                     log.info("Redis is back after %.1f s", time.monotonic() - away_since)
@@ -92,7 +94,6 @@ class Scheduler:
                     away_since = time.monotonic()
                     log.warning("%s; trying again until it is back", error)
                 pause = min(2.0, pause * 2 or 0.05)
-                self._sleep(pause)
             except Stop:
                 break
         self._hand_over()
