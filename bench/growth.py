@@ -175,17 +175,17 @@ def write(document: dict[str, Any]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     (results / "growth.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     titles = {
-        "waiting": "runs that wait",
-        "schedulers": "schedulers",
-        "workers": "workers of one child",
-        "size": "tasks a DAG",
+        "waiting": ("dag20 while other runs wait", "runs that wait"),
+        "schedulers": ("dag20 by schedulers", "schedulers"),
+        "workers": ("dag20 by workers", "workers, each one task at a time"),
+        "size": ("bigger DAGs, as many tasks in all", "tasks a DAG"),
     }
-    for axis, x in titles.items():
+    for axis, (about, x) in titles.items():
         points = {
             title: [(int(n), row[name]) for n, row in document[axis].items() if row.get(name)]
             for name, title in (("tasks_per_s", "tasks/s"), ("redis_us_per_task", "Redis µs a task"))
         }
-        plot.lines(pictures / f"growth-{axis}.svg", points, f"dag20 and {x}", x, "")
+        plot.lines(pictures / f"growth-{axis}.svg", points, about, x, "")
     plans = {
         plan: [(r["nodes"], r["median"]) for r in document["cluster"]["rows"] if r["plan"] == plan]
         for plan in PLANS

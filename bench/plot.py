@@ -8,6 +8,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
 OURS, THEIRS, GREY = "#c2410c", "#94a3b8", "#475569"
 mpl.rcParams.update(
@@ -67,6 +68,9 @@ def lines(path: Path, series: dict[str, list[tuple[float, float]]], title: str, 
         axes.plot(*zip(*points, strict=True), marker="o", markersize=4, color=colour, label=name)
     axes.set_xscale("log")
     axes.set_yscale("log")
+    axes.set_xticks(sorted({at for points in series.values() for at, _ in points}))
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.xaxis.set_minor_locator(NullLocator())
     values = [value for points in series.values() for _, value in points]
     axes.set_ylim(min(values) / 3, max(values) * 3)
     axes.set_title(title)
