@@ -27,7 +27,8 @@ CALLS: Final = (
     *("EXISTS KEY", "EXPIRE KEY 1", "PERSIST KEY", "RENAME KEY KEY"),
     *("HGET KEY f", "HMGET KEY f", "HGETALL KEY", "HKEYS KEY", "HLEN KEY", "HEXISTS KEY f"),
     *("HSET KEY f v", "HSETNX KEY f v", "HDEL KEY f", "HINCRBY KEY f 1"),
-    *("LRANGE KEY 0 1", "LTRIM KEY 0 1", "RPUSH KEY v"),
+    *("LLEN KEY", "LRANGE KEY 0 1", "LTRIM KEY 0 1", "RPUSH KEY v"),
+    *("SCAN 0", "HSCAN KEY 0", "SSCAN KEY 0"),
     *("SADD KEY m", "SREM KEY m", "SCARD KEY", "SISMEMBER KEY m", "SMEMBERS KEY", "SRANDMEMBER KEY"),
     *(
         "ZADD KEY 1 m",
@@ -47,7 +48,15 @@ CALLS: Final = (
         "XACK KEY g 1",
         "XDEL KEY 1",
     ),
-    *("XLEN KEY", "XRANGE KEY - +", "XTRIM KEY MAXLEN 1", "XPENDING KEY g", "XINFO CONSUMERS KEY g"),
+    *(
+        "XLEN KEY",
+        "XRANGE KEY - +",
+        "XREVRANGE KEY + -",
+        "XTRIM KEY MAXLEN 1",
+        "XPENDING KEY g",
+        "XINFO CONSUMERS KEY g",
+        "XINFO GROUPS KEY",
+    ),
     *("XGROUP CREATE KEY g 0", "XGROUP DELCONSUMER KEY g c"),
 )
 

@@ -18,6 +18,7 @@ from types import FrameType
 
 from redsched.doctor import check_server
 from redsched.errors import Fenced, Resharded, Unavailable
+from redsched.scheduler.audit import Audit
 from redsched.scheduler.dispatch import Dispatch
 from redsched.scheduler.followers import start_followers
 from redsched.scheduler.leader import Leader
@@ -50,6 +51,7 @@ class Scheduler:
         self.ownership = Ownership(store, name or scheduler_name())
         self.dispatch = Dispatch(store, self.ownership)
         self.leader = Leader(store)
+        self.audit = Audit(store, self.ownership)
         self.stop = stop or threading.Event()
         self.asked_to_stop = (
             False  # by a signal: an Event must not be set by the thread that may be waiting on it
@@ -84,6 +86,7 @@ class Scheduler:
                 self.turn()
                 if pause:
                     log.info("Redis is back after %.1f s", time.monotonic() - away_since)
+                    self.audit.outage(time.monotonic() - away_since)
                     pause, self.leader.rested = 0.0, True
             except Unavailable as error:
                 if isinstance(error, Resharded):
@@ -108,6 +111,7 @@ class Scheduler:
         elif news := self.wait(0):
             shards = list({*shards, *news})
         if shards:
+            self.audit.happened(shards)
             for run in self.dispatch.pump(shards, self.redis_now()):
                 self._note_ended(run)
 
@@ -134,6 +138,7 @@ class Scheduler:
             self._each(self._pack, list(self._to_pack))
         if self.ownership.leads():
             self._lead(fence(self.ownership.leader))
+        self.audit.step()
 
     def _next_beat(self) -> float:
         """Three in a lease; two when nothing happens; more while shards are on their way to us, and one soon after

@@ -7,7 +7,9 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from redsched.keys import Keys
+from redsched.store.audit import AuditStore
 from redsched.store.control import ControlStore
+from redsched.store.events import EventStore
 from redsched.store.pool import PoolStore
 from redsched.store.shard import ShardStore
 
@@ -34,6 +36,8 @@ class Store:
         self.pool = PoolStore(self)
         self.shard = ShardStore(self)
         self.control = ControlStore(self)
+        self.audit = AuditStore(self)
+        self.events = EventStore(self)
         self._shards: int | None = None
         self._trusted_until = 0.0
 

@@ -1,0 +1,93 @@
+-- audit: one look at some runs and at everything that is kept about them elsewhere, for whoever counts again (redsched/audit).
+-- cell: shard
+-- keys: prefix inbox meta
+-- args: ...
+-- Two a run: DAG, run id.
+-- flags: flags=no-writes
+-- returns: {inbox cursor, id of the last inbox entry, looks}; fewer looks than runs: enough for one call, ask again for the rest
+--   a look: {fields of the run, ready set, places, branches {index, not chosen, …}, tasks, length of its edit}
+--   places, '' where it is not: active queue queued_runs running_runs outbox ended runs dates packed expire deadline, then
+--   run_timeout, deadline of the plan, 1 if the DAG is gone or being deleted, its name with its generation
+--   tasks, of those that are live or wait for a retry: {index, its limits, in so many busy sets, parked so often, timer, 1 if it needs one}
+-- errors: none
+-- cost: O(tasks of the runs), at most 2000 and one run more
+-- include: lib/clock.lua
+-- include: lib/run.lua
+run.begin(prefix, inbox, clock.now())
+
+local function places(d, dag, id, name, plan_key)
+  local plain = dag .. '/' .. id
+  local t = plan_key and redis.call('HMGET', plan_key, 'run_timeout', 'deadline') or {}
+  local found = {
+    redis.call('SISMEMBER', prefix .. 'active:' .. dag, id) == 1 and '1',
+    redis.call('ZSCORE', prefix .. 'queue:' .. dag, id),
+    redis.call('ZSCORE', prefix .. 'queued_runs', plain),
+    redis.call('ZSCORE', prefix .. 'running_runs', plain),
+    redis.call('ZSCORE', prefix .. 'outbox', name),
+    redis.call('ZSCORE', prefix .. 'ended', name),
+    redis.call('ZSCORE', prefix .. 'runs:' .. dag, id),
+    redis.call('ZSCORE', prefix .. 'dates:' .. dag, id),
+    redis.call('HEXISTS', prefix .. 'packed:' .. dag, id) == 1 and '1',
+    redis.call('ZSCORE', prefix .. 'timers', 'expire/' .. name),
+    redis.call('ZSCORE', prefix .. 'timers', 'deadline/' .. name),
+    t[1], t[2], (not d or d.deleted) and '1' }
+  for i = 1, 14 do found[i] = found[i] or '' end
+  found[15] = d and d.name or dag
+  return found
+end
+
+local function branches(r, fields)
+  local found = {}
+  if not string.find(r.flags, 'b', 1, true) then return found end
+  for i = 1, #fields, 2 do
+    if string.find(fields[i], '^%d+$') then
+      local list = redis.call('HGET', run.key('tries', r.dag.id, r.id), 'branch' .. fields[i])
+      if list then
+        found[#found + 1] = fields[i]
+        found[#found + 1] = list
+      end
+    end
+  end
+  return found
+end
+
+local function timer_of(r, index, rec, task)
+  local kind = rec.state == 'w' and 'retry/' or rec.state == 'x' and task.timeout > 0 and 'timeout/'
+  if not kind then return '', '' end
+  local id = r.dag.name .. '/' .. r.id .. '/' .. index .. '/' .. string.format('%d', rec.attempt)
+  return redis.call('ZSCORE', prefix .. 'timers', kind .. id) or '', '1'
+end
+
+local function task_look(r, index, rec)
+  local limits, member, busy, parked = run.limits_of(r, index), r.id .. '/' .. index, 0, 0
+  for _, l in ipairs(limits) do
+    busy = busy + redis.call('SISMEMBER', l.busy_key, member)
+    if redis.call('ZSCORE', l.parked_key, member) then parked = parked + 1 end
+  end
+  local timer, needed = timer_of(r, index, rec, plan.task(r.plan, index))
+  return { index, #limits, busy, parked, timer, needed }
+end
+
+local function look(dag, id)
+  local d = run.dag(dag)
+  local name = (d and d.name or dag) .. '/' .. id
+  local fields = redis.call('HGETALL', run.key('run', dag, id))
+  local r = d and run.open(d.name, id)
+  if not r then return { fields, {}, places(d, dag, id, name), {}, {}, 0 }, 1 end
+  local tasks = {}
+  for i = 1, #fields, 2 do
+    local rec = string.find(fields[i], '^%d+$') and record.decode(fields[i + 1])
+    if rec and (record.LIVE[rec.state] or rec.state == 'w') then tasks[#tasks + 1] = task_look(r, fields[i], rec) end
+  end
+  local ready = redis.call('SMEMBERS', run.ready_key(r))
+  return { fields, ready, places(d, dag, id, name, r.plan.key), branches(r, fields), tasks, redis.call('LLEN', run.key('edit', dag, id)) },
+    #fields / 2 + 4 * #tasks
+end
+
+local last, looks, cost = redis.call('XREVRANGE', inbox, '+', '-', 'COUNT', 1)[1], {}, 0
+for i = 1, #ARGV, 2 do
+  if cost > 2000 then break end
+  local found, weight = look(ARGV[i], ARGV[i + 1])
+  looks[#looks + 1], cost = found, cost + weight
+end
+return { redis.call('HGET', meta, 'cursor') or '0-0', last and last[1] or '0-0', looks }

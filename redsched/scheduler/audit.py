@@ -1,0 +1,293 @@
+"""The audit in the background: each owner counts its shards again, the leader the pools, slowly and in small steps.
+
+What it repairs is an event. One without a failover of Redis behind it is a defect, and says so. People ask for a round
+of their own (`doctor --audit`, `--fix`) through the control cell, because only an owner writes in its shard.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from redsched.auditing import Findings, PoolRound, Scope, Shapes, ShardRound, Steps, everything, live_runs
+from redsched.errors import Fenced, RedschedError, Unavailable
+from redsched.scheduler.balance import holder
+from redsched.scheduler.ownership import Ownership, fence
+from redsched.store import Store
+
+log = logging.getLogger("redsched.scheduler")
+
+# A shard in which something happens is looked at so often, others so rarely; a round takes as long as it takes.
+ROUND_S, IDLE_ROUND_S = 60.0, 600.0
+# A step may take this part of a scheduler's time; on a person's request more.
+SHARE, ASKED_SHARE = 0.04, 0.5
+ASK_EVERY_S = 2.0
+IDLE_S = 1.0
+DAGS_A_ROUND = 100
+EVENTS_A_ROUND = 20
+FAILOVER_MS = 3_600_000
+FIX_PATIENCE_S = 60.0
+
+
+@dataclass(slots=True)
+class Round:
+    """One that is under way."""
+
+    cell: str
+    work: ShardRound | PoolRound
+    steps: Steps[None]
+    asked: str = ""
+
+
+class Audit:
+    """Does a step of a round whenever it may; costs nothing where nothing happens."""
+
+    def __init__(self, store: Store, ownership: Ownership) -> None:
+        self.store = store
+        self.ownership = ownership
+        self.shapes = Shapes(store)
+        self._round: Round | None = None
+        self._next = 0.0
+        self._ask_at = 0.0
+        self._over: dict[str, float] = {}  # cell -> when its last round was over
+        self._busy: set[int] = set()
+        self._cursors: dict[int, int] = {}
+
+    def happened(self, shards: Iterable[int]) -> None:
+        """Something was done in these shards: they are looked at in a while."""
+        self._busy.update(shards)
+
+    def outage(self, seconds: float) -> None:
+        """Redis was away: perhaps another one answers now, which lacks the last writes. Everything is looked at soon."""
+        self._busy.update(range(self.store.shards))
+        self._over.clear()
+        self.store.events.add("redis", f"Redis is back after {seconds:.1f} s, says {self.ownership.name}")
+
+    def step(self) -> None:
+        """Raises Unavailable; the round is then begun anew."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        current = self._round = self._round or self._begin(now)
+        if current is None:
+            self._next = now + IDLE_S
+            return
+        self._round = None
+        pause, again = self._go(current)
+        if again:
+            self._round = current
+        spent = time.monotonic() - now
+        self._next = now + spent + max(pause, spent / (ASKED_SHARE if current.asked else SHARE))
+
+    def _go(self, current: Round) -> tuple[float, bool]:
+        """One step: (how long to wait before the next, whether there is one)."""
+        try:
+            return next(current.steps), True
+        except StopIteration:
+            self._end(current)
+        except Unavailable:
+            raise
+        except Fenced as refusal:
+            if isinstance(current.work, ShardRound):
+                self.ownership.deposed(current.work.shard, refusal)
+            else:
+                self.ownership.resign(refusal)
+        except RedschedError as error:  # because an audit must never stop what it looks at
+            log.error("audit of %s given up: %s", current.cell, error)
+            if current.asked:
+                self.store.audit.served(current.cell)
+        return 0.0, False
+
+    # ---- which round
+
+    def _begin(self, now: float) -> Round | None:
+        if now >= self._ask_at:
+            self._ask_at = now + ASK_EVERY_S
+            for cell, asked in self.store.audit.requests().items():
+                if found := self._asked(cell, asked):
+                    return found
+        for shard in sorted(self.ownership.tokens):
+            if self._is_due(f"s:{shard}", now, ROUND_S if shard in self._busy else IDLE_ROUND_S):
+                return self._of_shard(shard, self._background(shard))
+        if self.ownership.leads():
+            for pool in self.store.pool.names() if self._is_due("pools", now, ROUND_S) else ():
+                if self._is_due(f"p:{pool}", now, ROUND_S - 1):
+                    return self._of_pool(pool)
+            self._over["pools"] = now
+        return None
+
+    def _is_due(self, cell: str, now: float, every_s: float) -> bool:
+        # The first round of a process comes after a while, too: a start is no time for it.
+        return now - self._over.setdefault(cell, now - every_s + 5.0) >= every_s
+
+    def _asked(self, cell: str, asked: str) -> Round | None:
+        kind, _, name = cell.partition(":")
+        if kind == "p":
+            return self._of_pool(name, asked) if self.ownership.leads() else None
+        if int(name) not in self.ownership.tokens:
+            return None
+        wanted = json.loads(asked)
+        scope = Scope([(d, r) for d, r in wanted["runs"]], {d: set(n) for d, n in wanted["dags"].items()})
+        return self._of_shard(int(name), scope, asked)
+
+    def _background(self, shard: int) -> Scope:
+        self._cursors[shard], dags = self.store.audit.some_dags(
+            shard, self._cursors.get(shard, 0), DAGS_A_ROUND
+        )
+        return Scope(live_runs(self.store, shard), {dag: set() for dag in dags})
+
+    def _of_shard(self, shard: int, scope: Scope, asked: str = "") -> Round:
+        work = ShardRound(self.store, shard, self.shapes, self.ownership.tokens[shard])
+        return Round(f"s:{shard}", work, work.steps(scope), asked)
+
+    def _of_pool(self, pool: str, asked: str = "") -> Round:
+        work = PoolRound(self.store, pool, fence(self.ownership.leader))
+        return Round(f"p:{pool}", work, work.steps(), asked)
+
+    # ---- its end
+
+    def _end(self, current: Round) -> None:
+        self._over[current.cell] = time.monotonic()
+        found = current.work.findings
+        if isinstance(current.work, ShardRound) and not current.asked and not found.looked:
+            self._busy.discard(current.work.shard)
+        if found.differences:
+            tell(self.store, found)
+        if current.asked:
+            self.store.audit.served(current.cell)
+
+
+def tell(store: Store, found: Findings) -> None:
+    """What was repaired, as events that say whether a failover explains them."""
+    expected = failover_seen(store)
+    why = (
+        "as after a failover"
+        if expected
+        else "no failover of Redis was seen: this is a defect, please report it"
+    )
+    for d in found.repaired[:EVENTS_A_ROUND]:
+        log.warning("audit repaired %s (%s)", d, why)
+        store.events.add("audit", f"repaired {d} ({why})", expected=expected, **d.shown())
+    if (more := len(found.repaired) - EVENTS_A_ROUND) > 0:
+        store.events.add("audit", f"repaired {more} more differences in {found.repaired[0].cell} ({why})")
+    for d in found.left[:EVENTS_A_ROUND]:
+        log.error("audit found, and could not repair, %s", d)
+
+
+def failover_seen(store: Store) -> bool:
+    """Whether a scheduler found Redis away within the last hour."""
+    since = store.control.now() - FAILOVER_MS
+    return any(e.kind == "redis" and e.ms >= since for e in store.events.last(1000))
+
+
+# ---- asked by a person
+
+
+def audit(store: Store, *, fix: bool = False, sleep: Callable[[float], None] = time.sleep) -> Findings:
+    """Everything counted again. `fix`: what differs is repaired by the owners, or by us if no scheduler is alive."""
+    scopes, pools = everything(store), store.pool.names()
+    found, cells = _look(store, scopes, pools, sleep)
+    if not fix or not found.differences:
+        return found
+    if any(left > 0 for left in store.control.schedulers().values()):
+        _ask_owners(store, cells, sleep)
+    else:
+        _repair_alone(store, cells, sleep)
+    again, _ = _look(store, everything(store), pools, sleep)
+    found.repaired = [d for d in found.differences if d not in again.differences]
+    found.differences += [d for d in again.differences if d not in found.differences]
+    found.unsure = again.unsure
+    return found
+
+
+Cells = dict[str, dict[str, Any]]
+
+
+def _look(
+    store: Store, scopes: dict[int, Scope], pools: list[str], sleep: Callable[[float], None]
+) -> tuple[Findings, Cells]:
+    """All rounds one after the other, without repairing; (what they came to, what to ask the owners for)."""
+    found, cells, shapes = Findings(), Cells(), Shapes(store)
+    work: list[tuple[str, ShardRound | PoolRound, Steps[None]]] = []
+    for shard, scope in scopes.items():
+        one = ShardRound(store, shard, shapes)
+        work.append((f"s:{shard}", one, one.steps(scope)))
+    for pool in pools:
+        other = PoolRound(store, pool)
+        work.append((f"p:{pool}", other, other.steps()))
+    for cell, round_, steps in work:
+        for pause in steps:
+            sleep(pause)
+        if round_.findings.differences:
+            cells[cell] = _named(round_.findings, scopes.get(int(cell[2:])) if cell[0] == "s" else None)
+        found.looked += round_.findings.looked if cell[0] == "s" else 0
+        found.differences += round_.findings.differences
+        found.unsure |= round_.findings.unsure
+    return found, cells
+
+
+def _named(found: Findings, scope: Scope | None) -> dict[str, Any]:
+    runs = {(d.dag, d.run) for d in found.differences if d.dag and d.run}
+    dags = {d.dag for d in found.differences if d.dag}
+    return {
+        "runs": sorted(runs),
+        "dags": {dag: sorted(scope.dags.get(dag, ())) if scope else [] for dag in sorted(dags)},
+    }
+
+
+def _ask_owners(store: Store, cells: Cells, sleep: Callable[[float], None]) -> None:
+    """They answer by taking the request away; a shard without an owner gets one within seconds."""
+    store.audit.request(cells)
+    end = time.monotonic() + FIX_PATIENCE_S
+    while time.monotonic() < end and set(store.audit.requests()) & set(cells):
+        sleep(0.2)
+
+
+def _repair_alone(store: Store, cells: Cells, sleep: Callable[[float], None]) -> None:
+    """Nobody is alive: be the owner of each shard for a moment. A scheduler that starts meanwhile waits until we have left."""
+    name = f"doctor:{socket.gethostname()[:40]}:{os.getpid()}"
+    owners = store.control.owners()
+    try:
+        for cell, asked in cells.items():
+            kind, _, place = cell.partition(":")
+            beat = store.control.beat(name, store.settings.lease_ms)
+            if kind == "s":
+                scope = Scope(
+                    [(d, r) for d, r in asked["runs"]], {d: set(n) for d, n in asked["dags"].items()}
+                )
+                _repair_shard(store, int(place), scope, name, holder(owners.get(int(place), "")), sleep)
+            elif holder(beat.leader) == name:
+                pool = PoolRound(store, place, fence(beat.leader))
+                for pause in pool.steps():
+                    sleep(pause)
+                tell(store, pool.findings)
+    finally:
+        store.control.leave(name)
+
+
+def _repair_shard(
+    store: Store, shard: int, scope: Scope, name: str, before: str, sleep: Callable[[float], None]
+) -> None:
+    mine, token = store.shard.acquire(shard, name, before)
+    if not mine:
+        return
+    try:
+        work = ShardRound(store, shard, Shapes(store), token)
+        for pause in work.steps(scope):
+            store.control.beat(name, store.settings.lease_ms, look=False)
+            while store.shard.advance(shard, token, 200).more:
+                pass
+            sleep(pause)
+        while store.shard.advance(shard, token, 200).more:
+            pass
+        store.shard.revoke_stops(shard)
+        tell(store, work.findings)
+    finally:
+        store.shard.release(shard, token)
+        store.control.note_owner(shard, "")

@@ -1,0 +1,379 @@
+"""The audit: silent on what is well, whatever state it is in; names each damage, repairs it, and the run goes on to its end."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from redsched import auditing
+from redsched.auditing import Findings
+from redsched.errors import RedschedError
+from redsched.keys import AttemptId
+from redsched.scheduler import audit as background
+from redsched.scheduler.audit import audit
+from redsched.store.pool import Hint
+from redsched.store.shard import Report
+
+from .harness import DAG20, Engine
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pauses between looks are steps of the scheduler here."""
+    monkeypatch.setattr(auditing, "CONFIRM_S", 0.0)
+    for pause in ("ASK_EVERY_S", "IDLE_S"):
+        monkeypatch.setattr(background, pause, 0.0)
+
+
+def look(engine: Engine, *, fix: bool = False) -> Findings:
+    return audit(engine.store, fix=fix, sleep=lambda _: engine.step())
+
+
+def clean(engine: Engine) -> None:
+    found = look(engine)
+    assert not found.differences, [str(d) for d in found.differences]
+    assert not found.unsure
+
+
+def test_a_run_is_clean_at_each_step(engine: Engine) -> None:
+    engine.register("d", DAG20)
+    clean(engine)
+    engine.client.trigger("d")
+    clean(engine)
+    while engine.step() or engine.work(count=3):
+        clean(engine)
+    clean(engine)
+    assert engine.client.run("d", "latest")["state"] == "success"
+
+
+# ---- silent on what is well
+
+RULES = (
+    "all_success",
+    "all_done",
+    "one_success",
+    "one_failed",
+    "none_failed",
+    "all_failed",
+    "one_done",
+    "none_skipped",
+)
+
+
+def some_dag(rnd: random.Random) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    tasks: dict[str, dict[str, Any]] = {}
+    for i in range(rnd.randint(2, 9)):
+        task: dict[str, Any] = {"needs": rnd.sample(sorted(tasks), min(len(tasks), rnd.randint(0, 3)))}
+        if task["needs"]:
+            task["trigger_rule"] = rnd.choice(RULES)
+        if rnd.random() < 0.3:
+            task |= {"retries": 1, "retry_delay": rnd.choice([0, "1ms", "1h"])}
+        if rnd.random() < 0.2:
+            task["timeout"] = "1h"
+        if rnd.random() < 0.2:
+            task["max_active"] = 1
+        if rnd.random() < 0.1:
+            task["concurrency_key"] = "k"
+        if rnd.random() < 0.2:
+            task["allow_failure"] = True
+        task["priority"] = rnd.randint(-2, 2)
+        tasks[f"t{i}"] = task
+    more = {"max_active_runs": rnd.randint(1, 3), "max_active_tasks": rnd.choice([1, 2, 16])}
+    return tasks, {**more, **rnd.choice([{}, {"run_timeout": "1h"}, {"deadline": "1h", "team": "x"}])}
+
+
+class Life:
+    """Random things that happen to some DAGs."""
+
+    def __init__(self, engine: Engine, seed: int) -> None:
+        self.engine, self.rnd = engine, random.Random(seed)
+        self.dags: dict[str, dict[str, dict[str, Any]]] = {}
+        for name in ("a", "b"):
+            self.dags[name], more = some_dag(self.rnd)
+            engine.register(name, self.dags[name], schedule="@daily", start="2026-01-01", **more)
+        engine.client.set_pool("default", 3)
+
+    def body(self, attempt: AttemptId, payload: str) -> Report | None:
+        if (chance := self.rnd.random()) < 0.15:
+            return None
+        if chance < 0.2:
+            self.engine.store.shard.running(1, [(str(attempt), 1)])
+            return None
+        outcome = self.rnd.choice(["success", "success", "success", "failed", "skipped"])
+        below = [int(n[1:]) for n, t in self.dags[attempt.dag].items() if f"t{attempt.task}" in t["needs"]]
+        chosen = (
+            tuple(self.rnd.sample(below, self.rnd.randint(0, len(below)))) if self.rnd.random() < 0.2 else ()
+        )
+        return Report(str(attempt), outcome, 1, skip=chosen)  # type: ignore[arg-type]
+
+    def happen(self) -> None:
+        client, dag = self.engine.client, self.rnd.choice(sorted(self.dags))
+        runs = [r["run"] for r in client.runs(dag)]
+        run = self.rnd.choice(runs) if runs else ""
+        task = self.rnd.choice(sorted(self.dags[dag]))
+        acts: list[Callable[[], Any]] = [
+            *[lambda: self.engine.work(self.body, count=self.rnd.randint(1, 4))] * 6,
+            *[self.engine.step] * 4,
+            *[lambda: client.trigger(dag)] * 3,
+            lambda: client.cancel(dag, run),
+            lambda: client.clear(dag, run, [task], downstream=self.rnd.random() < 0.5),
+            lambda: client.clear(dag, run, only_failed=True),
+            lambda: client.mark(dag, run, self.rnd.choice(["success", "failed", "skipped"]), task),
+            lambda: (client.pause if self.rnd.random() < 0.4 else client.resume)(dag),
+            lambda: client.set_pool("default", self.rnd.randint(1, 5)),
+            self.lose,
+        ]
+        try:
+            self.rnd.choice(acts)()
+        except RedschedError:
+            pass  # there is no such run, or it has ended
+
+    def lose(self) -> None:
+        """A worker falls silent."""
+        store = self.engine.store
+        key = store.keys.pool("default") + "lease"
+        for id in store.client.zrange(key, 0, 0):
+            store.client.zadd(key, {id: 1})
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_runs_in_random_states_are_clean(engine: Engine, seed: int) -> None:
+    life = Life(engine, seed)
+    for step in range(80):
+        life.happen()
+        if step % 4 == 0:
+            clean(engine)
+    for dag in life.dags:
+        engine.client.resume(dag)
+    clean(engine)
+
+
+# ---- each damage is named and repaired, and the run goes on to its end
+
+
+class Site:
+    """One DAG `d` with a run `r`, and the keys of its cells for whoever wants to damage them."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine, self.redis = engine, engine.store.client
+        self.shard, self.pool = engine.store.shard.prefix("d"), engine.store.keys.pool("default")
+        self.run = f"{self.shard}run:d:r"
+
+    def begin(self, tasks: dict[str, dict[str, Any]], **more: Any) -> None:
+        """Registered, triggered, and its first tasks are at their pool."""
+        self.engine.register("d", tasks, **more)
+        self.engine.client.trigger("d", run="r")
+        self.engine.step()
+
+    def grant(self) -> Hint:
+        (hint,) = self.engine.take(1)
+        self.engine.grant([hint])
+        return hint
+
+
+FAN: dict[str, dict[str, Any]] = {
+    "a": {},
+    "b": {},
+    "c": {"needs": ["a", "b"]},
+    "d": {"needs": ["a", "b"], "trigger_rule": "all_done"},
+}
+RETRY = {"a": {"retries": 1, "retry_delay": "10ms"}, "b": {"needs": ["a"]}}
+
+Damage = tuple[str, dict[str, dict[str, Any]], dict[str, Any], Callable[[Site], Any]]
+
+
+def fail_once(s: Site) -> None:
+    s.engine.work(lambda a, _: Report(str(a), "failed", 1))
+    shard = s.engine.store.shard.of("d")
+    s.engine.store.shard.advance(shard, s.engine.scheduler.ownership.tokens[shard], 100)
+
+
+def then(*acts: Callable[[Site], Any]) -> Callable[[Site], Any]:
+    return lambda site: [act(site) for act in acts]
+
+
+def finish_one(s: Site) -> None:
+    s.engine.work(count=1)
+    s.engine.step()
+
+
+def run_one(s: Site) -> None:
+    """One is running; its worker has said so."""
+    hint = s.grant()
+    s.engine.store.shard.running(1, [(hint.attempt_id, 1)])
+    s.engine.step()
+    s.engine.store.pool.give_back("w1", f"n{s.engine._nonce}", [hint])
+
+
+def second_run(s: Site) -> None:
+    s.engine.client.trigger("d", run="r2")
+    s.engine.step()
+
+
+DAMAGES: dict[str, Damage] = {
+    "left too high": ("run:d:r", FAN, {}, lambda s: s.redis.hincrby(s.run, "left", 3)),
+    "left too low": ("run:d:r", FAN, {}, lambda s: s.redis.hincrby(s.run, "left", -2)),
+    "failed": ("run:d:r", FAN, {}, lambda s: s.redis.hset(s.run, "failed", 1)),
+    "pending": ("run:d:r", FAN, {}, lambda s: s.redis.hset(s.run, "pending", 1)),
+    "reopen": ("run:d:r", FAN, {}, lambda s: s.redis.hset(s.run, "reopen", "")),
+    "frozen": ("run:d:r", FAN, {}, lambda s: s.redis.hset(s.run, "frozen", "x")),
+    "counters too high": ("run:d:r", FAN, {}, then(finish_one, lambda s: s.redis.hset(s.run, "2", 2))),
+    "counters lost": ("run:d:r", FAN, {}, then(finish_one, lambda s: s.redis.hdel(s.run, "2", "3"))),
+    "a root lost": ("run:d:r", FAN, {}, lambda s: s.redis.hdel(s.run, "0")),
+    "ready too many": ("ready:d:r", FAN, {}, lambda s: s.redis.sadd(s.shard + "ready:d:r", "0")),
+    "outbox too many": ("outbox", FAN, {}, lambda s: s.redis.zadd(s.shard + "outbox", {"d/r": 1})),
+    "active lost": ("active:d", FAN, {}, lambda s: s.redis.srem(s.shard + "active:d", "r")),
+    "active too many": (
+        "active:d",
+        FAN,
+        {"max_active_runs": 1},
+        then(lambda s: s.redis.sadd(s.shard + "active:d", "ghost"), second_run),
+    ),
+    "running_runs": ("running_runs", FAN, {}, lambda s: s.redis.zrem(s.shard + "running_runs", "d/r")),
+    "queue lost": (
+        "queue:d",
+        FAN,
+        {"max_active_runs": 1},
+        then(second_run, lambda s: s.redis.zrem(s.shard + "queue:d", "r2")),
+    ),
+    "queue too many": (
+        "queue:d",
+        FAN,
+        {"max_active_runs": 1},
+        lambda s: s.redis.zadd(s.shard + "queue:d", {"ghost": 1}),
+    ),
+    "queued_runs": ("queued_runs", FAN, {}, lambda s: s.redis.zadd(s.shard + "queued_runs", {"d/r": 1})),
+    "ended too many": ("ended", FAN, {}, lambda s: s.redis.zadd(s.shard + "ended", {"d/r": 1})),
+    "runs": ("runs:d", FAN, {}, lambda s: s.redis.zrem(s.shard + "runs:d", "r")),
+    "runs ghost": ("runs:d", FAN, {}, lambda s: s.redis.zadd(s.shard + "runs:d", {"ghost": 1})),
+    "dates ghost": (
+        "dates:d",
+        FAN,
+        {},
+        lambda s: [s.redis.zadd(f"{s.shard}{x}:d", {"ghost": 1}) for x in ("runs", "dates")],
+    ),
+    "dags": ("dags", FAN, {}, lambda s: s.redis.srem(s.shard + "dags", "d")),
+    "slots": ("slots", FAN, {"schedule": "@daily"}, lambda s: s.redis.zrem(s.shard + "slots", "d")),
+    "expire": (
+        "timers",
+        FAN,
+        {"run_timeout": "1h"},
+        lambda s: s.redis.zrem(s.shard + "timers", "expire/d/r"),
+    ),
+    "deadline": (
+        "timers",
+        FAN,
+        {"deadline": "1h"},
+        lambda s: s.redis.zrem(s.shard + "timers", "deadline/d/r"),
+    ),
+    "retry": (
+        "timers",
+        RETRY,
+        {},
+        then(fail_once, lambda s: s.redis.zrem(s.shard + "timers", "retry/d/r/0/1")),
+    ),
+    "timeout": (
+        "timers",
+        {"a": {"timeout": "1h"}},
+        {},
+        then(run_one, lambda s: s.redis.zrem(s.shard + "timers", "timeout/d/r/0/1")),
+    ),
+    "a timer of no kind": ("timers", FAN, {}, lambda s: s.redis.zadd(s.shard + "timers", {"odd/d/r": 9e15})),
+    "busy lost": ("busy:d", FAN, {}, lambda s: s.redis.srem(s.shard + "busy:d", "r/0")),
+    "busy too many": ("busy:d", FAN, {}, lambda s: s.redis.sadd(s.shard + "busy:d", "r/3", "ghost/1")),
+    "busy of a task": (
+        "busy:d:0",
+        {"a": {"max_active": 1}},
+        {},
+        lambda s: s.redis.sadd(s.shard + "busy:d:0", "ghost/0"),
+    ),
+    "parked lost": (
+        "ready:d:r",
+        FAN,
+        {"max_active_tasks": 1},
+        lambda s: s.redis.delete(s.shard + "parked:d"),
+    ),
+    "parked too many": (
+        "parked:d",
+        FAN,
+        {},
+        lambda s: s.redis.zadd(s.shard + "parked:d", {"ghost/0": 1, "r/0": 2}),
+    ),
+    "parked in vain": (
+        "parked:d",
+        FAN,
+        {"max_active_tasks": 1},
+        then(
+            lambda s: s.redis.sadd(s.shard + "busy:d", "r/2"),
+            finish_one,
+            lambda s: s.redis.delete(s.shard + "busy:d"),
+        ),
+    ),
+    "a stop too many": ("stops", FAN, {}, lambda s: s.redis.sadd(s.shard + "stops", "default/d/r/0/1")),
+    # in the pool
+    "entry lost": ("entries", FAN, {}, lambda s: s.redis.hdel(s.pool + "entries", "d/r/0/1")),
+    "entries, slots and hints lost": (
+        "entries",
+        FAN,
+        {},
+        lambda s: s.redis.delete(*(s.pool + x for x in ("entries", "held", "stream"))),
+    ),
+    "entry of nobody": (
+        "entries",
+        FAN,
+        {},
+        lambda s: s.redis.hset(s.pool + "entries", "d/r/0/7", s.redis.hget(s.pool + "entries", "d/r/0/1")),
+    ),
+    "slot lost": ("held", FAN, {}, lambda s: s.redis.srem(s.pool + "held", "d/r/0/1")),
+    "slot of nobody": ("held", FAN, {}, lambda s: s.redis.sadd(s.pool + "held", "x/r/0/1", "d/r/0/1#2")),
+    "hint lost": ("stream", FAN, {}, lambda s: s.redis.xtrim(s.pool + "stream", maxlen=0, approximate=False)),
+    "hint delivered to nobody": (
+        "stream",
+        FAN,
+        {},
+        lambda s: [s.redis.xack(s.pool + "stream", "workers", h.entry) for h in s.engine.take()],
+    ),
+    "lease lost": ("lease", FAN, {}, then(Site.grant, lambda s: s.redis.delete(s.pool + "lease"))),
+    "lease of nobody": ("lease", FAN, {}, lambda s: s.redis.zadd(s.pool + "lease", {"x/r/0/1": 9e15})),
+    "line lost": ("wait:d", FAN, {}, lambda s: s.redis.delete(s.pool + "wait:d")),
+    "group out of line": ("wait:d", FAN, {}, lambda s: s.redis.delete(s.pool + "groups")),
+    "group of nobody": ("groups", FAN, {}, lambda s: s.redis.zadd(s.pool + "groups", {"ghost": 0})),
+    "in line twice": ("wait:d", FAN, {}, lambda s: s.redis.zadd(s.pool + "wait:d", {"x/r/0/1": 1})),
+    "slots in vain": ("held", FAN, {}, lambda s: s.redis.hset(s.pool + "meta", "slots", 5)),
+}
+ONE_SLOT = ("line lost", "group out of line", "in line twice", "slots in vain")
+
+
+def to_the_end(engine: Engine, run: str = "r") -> None:
+    """Workers that fell silent lose what they held; everything that can go on does."""
+    pool = engine.store.keys.pool("default")
+    for _ in range(400):
+        engine.settle()
+        if engine.client.run("d", run)["state"] not in ("queued", "running"):
+            return
+        for id in engine.store.client.zrange(pool + "lease", 0, -1):
+            engine.store.client.zadd(pool + "lease", {id: 1})
+        engine.scheduler._due["reap"] = 0.0
+    raise AssertionError(engine.states("d", run))
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_each_damage_is_named_and_repaired(engine: Engine, damage: str) -> None:
+    key, tasks, more, break_it = DAMAGES[damage]
+    engine.client.set_pool("default", 1 if damage in ONE_SLOT else 16)
+    site = Site(engine)
+    site.begin(tasks, **more)
+    clean(engine)
+    break_it(site)
+    found = look(engine)
+    assert key in {d.key for d in found.differences}, [str(d) for d in found.differences]
+    mended = look(engine, fix=True)
+    assert not mended.left, [str(d) for d in mended.left]
+    clean(engine)
+    to_the_end(engine)
+    assert engine.client.run("d", "r")["state"] == "success"
+    assert {r["state"] for r in engine.client.runs("d") if r["run"] != "ghost"} <= {"success", "running"}
+    clean(engine)

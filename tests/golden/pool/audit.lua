@@ -1,0 +1,359 @@
+-- The only clock that decides anything shared: Redis' own, in whole milliseconds (numbers over 2^53 would be rounded).
+local clock = {}
+
+function clock.now()
+  local t = redis.call('TIME')
+  return t[1] * 1000 + math.floor(t[2] / 1000)
+end
+
+-- The instant at which a stream entry was appended, from its id.
+function clock.of_entry(id)
+  return tonumber(string.match(id, '^(%d+)'))
+end
+-- A pool: who waits, who holds slots, and the one door through which work gets onto its stream.
+-- entries: attempt id -> <state>,<slots>,<priority>,<group>,<weight>,<nonce>,<worker>;<payload>
+--   W waits in its group, since the time that stands for its nonce · Q on the stream · R granted to a worker
+--   S granted, but no longer wanted
+-- held: one member a slot that is taken (`id`, `id#2`, …): its cardinality is the occupancy, so none can leak.
+-- Fair share between groups is start-time fair queueing; inside a group priority goes first, then the run's age, then the task's:
+-- runs that have begun are finished first.
+-- What `hold`, `wait` and `drop` change is written by `save`, many in a command: whoever calls them ends with it.
+local pool = { GROUP = 'workers', KEEP_DONE = 20000, LOOK = 8 }
+
+local PATTERN = '^(%a),(%d+),(%-?%d+),([^,]*),([^,]*),([^,]*),([^;]*);(.*)$'
+
+-- A function outlives its call: every script begins with this.
+function pool.begin(prefix, now)
+  pool.prefix, pool.now, pool.dirty = prefix, now, false
+  pool.meta, pool.entries, pool.held_key = prefix .. 'meta', prefix .. 'entries', prefix .. 'held'
+  pool.lease, pool.stream, pool.groups, pool.done = prefix .. 'lease', prefix .. 'stream', prefix .. 'groups', prefix .. 'done'
+  pool.shares, pool.dropped, pool.known = {}, {}, {}
+  pool.writes = { set = {}, hold = {}, del = {}, free = {}, unlease = {}, done = {}, wait = {} }
+end
+
+-- One command for many values; Lua's unpack ends at 8000.
+function pool.bulk(command, key, list, ...)
+  if #list == 0 then return end
+  if #list <= 4000 then return redis.call(command, key, unpack(list)) end
+  for i = 1, #list, 4000 do redis.call(command, key, unpack(list, i, math.min(i + 3999, #list))) end
+end
+
+local function decode(id, text)
+  if not text then return nil end
+  local state, slots, priority, group, weight, nonce, worker, payload = string.match(text, PATTERN)
+  return { id = id, state = state, slots = tonumber(slots), priority = priority, group = group, weight = weight,
+    nonce = nonce, worker = worker, payload = payload }
+end
+
+local function encode(e)
+  return e.state .. ',' .. string.format('%d', e.slots) .. ',' .. e.priority .. ',' .. e.group .. ',' .. e.weight .. ',' .. e.nonce .. ',' .. e.worker .. ';' .. e.payload
+end
+
+function pool.get(id)
+  if pool.dropped[id] then return nil end
+  return decode(id, redis.call('HGET', pool.entries, id))
+end
+
+-- The entries of these ids, false where there is none. At most 4000.
+function pool.list(ids)
+  local found = {}
+  if #ids == 0 then return found end
+  local texts = redis.call('HMGET', pool.entries, unpack(ids))
+  for i = 1, #ids do found[i] = texts[i] and not pool.dropped[ids[i]] and decode(ids[i], texts[i]) end
+  return found
+end
+
+function pool.put(e)
+  redis.call('HSET', pool.entries, e.id, encode(e))
+end
+
+-- As `put`, but written by `save`.
+function pool.set(e)
+  local set = pool.writes.set
+  local n = #set
+  set[n + 1], set[n + 2] = e.id, encode(e)
+end
+
+function pool.open()
+  local v = redis.call('HMGET', pool.meta, 'slots', 'v', 'passed', 'horizon')
+  if not v[1] then return false end
+  pool.slots, pool.v = tonumber(v[1]), tonumber(v[2]) or 0
+  pool.passed, pool.horizon = tonumber(v[3]) or 0, tonumber(v[4]) or 0
+  pool.used = redis.call('SCARD', pool.held_key)
+  pool.busy_groups = redis.call('ZCARD', pool.groups)
+  return true
+end
+
+-- Everything that was noted since the last time.
+function pool.write()
+  local w = pool.writes
+  pool.bulk('HDEL', pool.entries, w.del)
+  pool.bulk('SREM', pool.held_key, w.free)
+  pool.bulk('ZREM', pool.lease, w.unlease)
+  pool.bulk('ZADD', pool.done, w.done)
+  pool.bulk('HSET', pool.entries, w.set)
+  pool.bulk('SADD', pool.held_key, w.hold)
+  for group, items in pairs(w.wait) do pool.bulk('ZADD', pool.prefix .. 'wait:' .. group, items) end
+  pool.writes = { set = {}, hold = {}, del = {}, free = {}, unlease = {}, done = {}, wait = {} }
+end
+
+-- What each group was given, a minute at a time, is kept for a quarter of an hour: `pool show` prints the shares.
+function pool.save()
+  pool.write()
+  if pool.dirty then
+    redis.call('HSET', pool.meta, 'v', string.format('%.6f', pool.v), 'passed', string.format('%d', pool.passed))
+  end
+  local minute = pool.prefix .. 'shares:' .. string.format('%d', math.floor(pool.now / 60000))
+  for group, slots in pairs(pool.shares) do
+    if redis.call('HINCRBY', minute, group, slots) == slots then redis.call('EXPIRE', minute, 900) end
+  end
+end
+
+-- The only place that puts work on a stream, so that waking a worker can't be forgotten.
+function pool.push(e)
+  redis.call('XADD', pool.stream, '*', 'id', e.id, 'payload', e.payload)
+end
+
+local function place(id, slot)
+  return slot == 1 and id or id .. '#' .. string.format('%d', slot)
+end
+
+function pool.hold(e)
+  local hold = pool.writes.hold
+  for slot = 1, e.slots do hold[#hold + 1] = place(e.id, slot) end
+  pool.used = pool.used + e.slots
+  pool.shares[e.group] = (pool.shares[e.group] or 0) + e.slots
+  e.state, e.nonce = 'Q', ''
+  pool.set(e)
+  pool.push(e)
+end
+
+-- `since`: when its run was created.
+function pool.wait(e, since)
+  e.state, e.nonce = 'W', string.format('%d', pool.now)
+  pool.set(e)
+  local items = pool.writes.wait[e.group]
+  if not items then
+    items = {}
+    pool.writes.wait[e.group] = items
+  end
+  -- Smaller goes first; both parts together stay below 2^53.
+  items[#items + 1] = (1000 - e.priority) * 4000000000000 + since
+  items[#items + 1] = e.id
+  if not pool.known[e.group] then
+    pool.known[e.group] = true
+    if not redis.call('ZSCORE', pool.groups, e.group) then
+      local tag = tonumber(redis.call('ZSCORE', pool.prefix .. 'tags', e.group) or 0)
+      redis.call('ZADD', pool.groups, string.format('%.6f', math.max(pool.v, tag)), e.group)
+      pool.busy_groups = pool.busy_groups + 1
+    end
+  end
+end
+
+-- ---------------------------------------------------------------- who goes next
+
+-- The group has this virtual time now; one in which nobody waits is remembered only as long as it is ahead: an idle group
+-- saves no credit, and leaving is no way to lose a debt.
+local function after(group, tag)
+  if redis.call('EXISTS', pool.prefix .. 'wait:' .. group) == 1 then
+    return redis.call('ZADD', pool.groups, string.format('%.6f', tag), group)
+  end
+  pool.busy_groups = pool.busy_groups - redis.call('ZREM', pool.groups, group)
+  pool.known[group] = nil
+  redis.call('ZREMRANGEBYSCORE', pool.prefix .. 'tags', '-inf', string.format('%.6f', pool.v))
+  redis.call('ZADD', pool.prefix .. 'tags', string.format('%.6f', tag), group)
+end
+
+-- The first of a group that has not been given out, and its entry; read `count` at a time.
+local function head(g, count)
+  if g.at > #g.ids then
+    g.ids, g.at = redis.call('ZRANGE', pool.prefix .. 'wait:' .. g.name, #g.gone, #g.gone + count - 1), 1
+    if #g.ids == 0 then return nil end
+    g.texts = redis.call('HMGET', pool.entries, unpack(g.ids))
+  end
+  local id = g.ids[g.at]
+  return id, decode(id, g.texts[g.at])
+end
+
+local function before(a, b)
+  return a.tag < b.tag or (a.tag == b.tag and a.name < b.name)
+end
+
+-- Put back the first of a sorted list, whose time has moved on.
+local function resort(groups)
+  local g = table.remove(groups, 1)
+  local low, high = 1, #groups + 1
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if before(groups[middle], g) then low = middle + 1 else high = middle end
+  end
+  table.insert(groups, low, g)
+end
+
+-- Heads of groups in turn, as long as each fits. Returns how many were given slots, and whether more may be.
+local function admit_heads(limit)
+  local look, groups = math.max(pool.LOOK, math.min(limit, 100)), {}
+  local list = redis.call('ZRANGE', pool.groups, 0, look, 'WITHSCORES')
+  for i = 1, #list, 2 do groups[#groups + 1] = { name = list[i], tag = tonumber(list[i + 1]), gone = {}, ids = {}, at = 1 } end
+  local beyond = #groups > look and table.remove(groups) or nil
+  local given, more, touched = 0, true, {}
+  while given < limit and pool.used < pool.slots and groups[1] do
+    local first = groups[1]
+    if beyond and before(beyond, first) then break end
+    local id, e = head(first, math.min(1000, math.ceil((limit - given) / #groups)))
+    touched[first] = true
+    if not id then
+      table.remove(groups, 1)
+    elseif e and e.slots > pool.slots - pool.used then
+      more = false
+      break
+    else
+      first.at, first.gone[#first.gone + 1] = first.at + 1, id
+      pool.v, pool.dirty = math.max(pool.v, first.tag), true
+      if e then
+        first.tag, pool.passed = first.tag + e.slots / tonumber(e.weight), 0
+        pool.hold(e)
+      end
+      given = given + 1
+      if groups[2] then resort(groups) end
+    end
+  end
+  for g in pairs(touched) do
+    pool.bulk('ZREM', pool.prefix .. 'wait:' .. g.name, g.gone)
+    after(g.name, g.tag)
+  end
+  return given, more
+end
+
+-- The first in line is too wide for what is free: the next that fits may go before it, until as many slots as the pool has
+-- were given past it: then it is waited for. Returns its group, the group's virtual time, its id and its entry.
+local function next_that_fits()
+  local free, first = pool.slots - pool.used, true
+  local groups = redis.call('ZRANGE', pool.groups, 0, pool.LOOK - 1, 'WITHSCORES')
+  for g = 1, #groups, 2 do
+    for _, id in ipairs(redis.call('ZRANGE', pool.prefix .. 'wait:' .. groups[g], 0, first and 0 or pool.LOOK - 1)) do
+      local e = pool.get(id)
+      if not e or e.slots <= free then
+        if not first then pool.passed = pool.passed + (e and e.slots or 0) end
+        if first and e then pool.passed = 0 end
+        return groups[g], tonumber(groups[g + 1]), id, e
+      end
+      -- One that is wider than the whole pool waits for a person, and holds nobody up.
+      if first and e.slots <= pool.slots and pool.passed >= pool.slots then return nil end
+      first = false
+    end
+  end
+end
+
+local function admit_past()
+  local group, tag, id, e = next_that_fits()
+  if not group then return false end
+  redis.call('ZREM', pool.prefix .. 'wait:' .. group, id)
+  pool.v, pool.dirty = math.max(pool.v, tag), true
+  if e then
+    tag = tag + e.slots / tonumber(e.weight)
+    pool.hold(e)
+  end
+  after(group, tag)
+  return true
+end
+
+-- Give free slots to those who wait: the group with the smallest virtual time first. Returns 1 if `limit` stopped it.
+function pool.admit(limit)
+  pool.write()
+  while limit > 0 do
+    if pool.busy_groups == 0 or pool.used >= pool.slots then return 0 end
+    local given, more = admit_heads(limit)
+    limit = limit - given
+    if not more then
+      pool.write()
+      if not admit_past() then return 0 end
+      limit = limit - 1
+    end
+  end
+  return 1
+end
+
+-- The entry leaves the pool, and is remembered for a while: an offer of it that comes late is a no-op.
+function pool.drop(e)
+  if pool.dropped[e.id] then return end
+  pool.dropped[e.id] = true
+  local w = pool.writes
+  w.del[#w.del + 1] = e.id
+  if e.state == 'W' then
+    local key = pool.prefix .. 'wait:' .. e.group
+    redis.call('ZREM', key, e.id)
+    if redis.call('EXISTS', key) == 0 then
+      pool.busy_groups = pool.busy_groups - redis.call('ZREM', pool.groups, e.group)
+      pool.known[e.group] = nil
+    end
+  else
+    for slot = 1, e.slots do w.free[#w.free + 1] = place(e.id, slot) end
+    pool.used = pool.used - e.slots
+    w.unlease[#w.unlease + 1] = e.id
+  end
+  w.done[#w.done + 1], w.done[#w.done + 2] = pool.now, e.id
+end
+
+function pool.trim_done()
+  if redis.call('ZCARD', pool.done) <= 2 * pool.KEEP_DONE then return end
+  local last = redis.call('ZRANGE', pool.done, pool.KEEP_DONE - 1, pool.KEEP_DONE - 1, 'WITHSCORES')
+  redis.call('HSET', pool.meta, 'horizon', last[2])
+  redis.call('ZREMRANGEBYRANK', pool.done, 0, pool.KEEP_DONE - 1)
+end
+
+-- The refusal for callers with an outdated token: a pool remembers the highest fence it has seen from each.
+function pool.refused(name, fence)
+  local seen = tonumber(redis.call('HGET', pool.meta, 'fence:' .. name) or '0')
+  if tonumber(fence) < seen then
+    return redis.error_reply('FENCED ' .. name .. ' shows fence ' .. fence .. ', this pool has seen ' .. string.format('%d', seen))
+  end
+  if tonumber(fence) > seen then redis.call('HSET', pool.meta, 'fence:' .. name, fence) end
+end
+local prefix = KEYS[1]
+local cursor = ARGV[1]
+local count = ARGV[2]
+local hints = ARGV[3]
+-- audit: one look at a page of a pool's entries, or at those of certain attempts, with every place where each is kept.
+-- cell: pool
+-- keys: prefix
+-- args: cursor count hints ...
+-- cursor: of HSCAN, '' for no page. hints: '1' to look on the stream for those that are queued (O(its length)). The rest: attempt ids.
+-- flags: flags=no-writes
+-- returns: {slots or '', next cursor, looks}; a look: {attempt id, state or '', slots, group, slots held, lease or '', place in line or '',
+--   1 if its group is in line, 1 if its shard is being told that it is lost, 1 if it left lately, hint: 1, 0 or '' (not looked for)}
+-- errors: none
+-- cost: O(page + ids), with hints O(stream), at most 10,000
+pool.begin(prefix, clock.now())
+local there = hints == '1' and {} or nil
+if there then
+  local entries = redis.call('XRANGE', pool.stream, '-', '+', 'COUNT', 10000)
+  for _, entry in ipairs(entries) do there[entry[2][2]] = true end
+  if #entries == 10000 then there = nil end
+end
+
+local function held(e)
+  local count = 0
+  for slot = 1, e.slots do
+    count = count + redis.call('SISMEMBER', pool.held_key, slot == 1 and e.id or e.id .. '#' .. string.format('%d', slot))
+  end
+  return count
+end
+
+local function look(id)
+  local e = pool.get(id)
+  local lost, gone = redis.call('HEXISTS', prefix .. 'lost', id), redis.call('ZSCORE', pool.done, id) and 1 or 0
+  if not e then return { id, '', 0, '', 0, '', '', 0, lost, gone, '' } end
+  return { id, e.state, e.slots, e.group, held(e), redis.call('ZSCORE', pool.lease, id) or '',
+    redis.call('ZSCORE', prefix .. 'wait:' .. e.group, id) or '', redis.call('ZSCORE', pool.groups, e.group) and 1 or 0, lost, gone,
+    there and e.state == 'Q' and (there[id] and 1 or 0) or '' }
+end
+
+local looks, following = {}, ''
+if cursor ~= '' then
+  local page = redis.call('HSCAN', pool.entries, cursor, 'COUNT', count)
+  following = page[1]
+  for i = 1, #page[2], 2 do looks[#looks + 1] = look(page[2][i]) end
+end
+for i = 4, #ARGV do looks[#looks + 1] = look(ARGV[i]) end
+return { redis.call('HGET', pool.meta, 'slots') or '', following, looks }

@@ -1,0 +1,822 @@
+-- The only clock that decides anything shared: Redis' own, in whole milliseconds (numbers over 2^53 would be rounded).
+local clock = {}
+
+function clock.now()
+  local t = redis.call('TIME')
+  return t[1] * 1000 + math.floor(t[2] / 1000)
+end
+
+-- The instant at which a stream entry was appended, from its id.
+function clock.of_entry(id)
+  return tonumber(string.match(id, '^(%d+)'))
+end
+-- A task's field in its run's hash, by task index.
+--   absent            `none`, no upstream has settled yet
+--   an integer        `none`; S + 2^14 F + 2^28 K of the upstreams that have settled (so HINCRBY counts)
+--   <letter><attempt>,<failures>,<losses>,<ready>,<queued>,<started>,<ended>,<worker>
+-- Times are milliseconds since the run was created. A record stays under 64 bytes, else Redis unpacks the whole hash.
+local record = {}
+
+record.SUCCESS, record.FAILED, record.SKIPPED = 1, 16384, 268435456
+record.CLASS = { s = record.SUCCESS, f = record.FAILED, u = record.FAILED, k = record.SKIPPED, c = record.FAILED }
+record.LIVE = { r = true, q = true, x = true }
+record.SETTLED = { s = true, f = true, k = true, u = true, c = true }
+
+local PATTERN = '^(%a)(%d+),(%d*),(%d*),(%d*),(%d*),(%d*),(%d*),(%d*)$'
+
+-- Whether a field's value, as far as it is known, is a record.
+function record.decided(value)
+  return value and string.find(value, '^%a') ~= nil
+end
+
+function record.decode(value)
+  if not value then return nil end
+  local state, attempt, failures, losses, ready, queued, started, ended, worker = string.match(value, PATTERN)
+  if not state then return nil end
+  return { state = state, attempt = tonumber(attempt), failures = tonumber(failures) or 0, losses = tonumber(losses) or 0,
+    ready = ready, queued = queued, started = started, ended = ended, worker = worker }
+end
+
+function record.encode(r)
+  return r.state .. string.format('%d', r.attempt) .. ',' .. (r.failures > 0 and string.format('%d', r.failures) or '') .. ','
+    .. (r.losses > 0 and string.format('%d', r.losses) or '') .. ',' .. r.ready .. ',' .. r.queued .. ',' .. r.started .. ',' .. r.ended .. ',' .. r.worker
+end
+
+function record.counts(packed)
+  local success = packed % record.FAILED
+  local failed = math.floor(packed / record.FAILED) % record.FAILED
+  return success, failed, math.floor(packed / record.SKIPPED)
+end
+-- Trigger rules, decided from counters: n upstreams, s success, f failed or upstream_failed, k skipped.
+-- The answer is nil (wait), 'r' (run), 'k' (skipped) or 'u' (upstream_failed), given only when it can't change any more.
+-- Twin of redsched/rules.py, which is the oracle of its tests. Letters: redsched/states.py TRIGGER_RULES.
+local rules = {}
+
+rules.decide = {
+  -- all_success
+  a = function(n, s, f, k)
+    if s == n then return 'r' elseif f > 0 then return 'u' elseif s + f + k == n then return 'k' end
+  end,
+  -- all_failed
+  b = function(n, s, f, k)
+    if f == n then return 'r' elseif s + k > 0 then return 'k' end
+  end,
+  -- all_done
+  c = function(n, s, f, k)
+    if s + f + k == n then return 'r' end
+  end,
+  -- all_skipped
+  d = function(n, s, f, k)
+    if k == n then return 'r' elseif s + f > 0 then return 'k' end
+  end,
+  -- one_success
+  e = function(n, s, f, k)
+    if s > 0 then return 'r' elseif s + f + k == n then return k == n and 'k' or 'u' end
+  end,
+  -- one_failed
+  f = function(n, s, f, k)
+    if f > 0 then return 'r' elseif s + f + k == n then return 'k' end
+  end,
+  -- one_done
+  g = function(n, s, f, k)
+    if s + f > 0 then return 'r' elseif k == n then return 'k' end
+  end,
+  -- none_failed
+  h = function(n, s, f, k)
+    if f > 0 then return 'u' elseif s + k == n then return 'r' end
+  end,
+  -- none_failed_min_one_success
+  i = function(n, s, f, k)
+    if f > 0 then return 'u' elseif k == n then return 'k' elseif s + k == n then return 'r' end
+  end,
+  -- none_skipped
+  j = function(n, s, f, k)
+    if k > 0 then return 'k' elseif s + f == n then return 'r' end
+  end,
+  -- all_done_min_one_success
+  k = function(n, s, f, k)
+    if s + f + k < n then return nil elseif s > 0 then return 'r' end
+    return k == n and 'k' or 'u'
+  end,
+  -- always
+  l = function()
+    return 'r'
+  end,
+}
+-- The compiled plan of a DAG version, read by task index. A plan never changes under its digest, so what was read is kept
+-- from call to call, as far as KEEP tasks.
+local plan = { kept = {}, count = 0, KEEP = 4000 }
+
+local TASK = '^([^,]*),(%d+),(%-?%d+),(%d+),(%d+),([^,]*),(%d+),([^,]*),(%d*),(%d*),(%a*),(%d*)$'
+
+function plan.open(prefix, dag, digest)
+  local key = prefix .. 'plan:' .. dag .. ':' .. digest
+  local p = plan.kept[key]
+  if not p then
+    if plan.count > plan.KEEP then plan.kept, plan.count = {}, 0 end
+    p = { key = key, tasks = {}, downstream = {} }
+    plan.kept[key] = p
+  end
+  return p
+end
+
+-- What is said of the whole DAG.
+function plan.head(p)
+  if p.head then return p.head end
+  local v = redis.call('HMGET', p.key, 'n', 'roots', 'run_timeout', 'deadline', 'hooks')
+  local head = { n = v[1], roots = v[2], run_timeout = tonumber(v[3]) or 0, deadline = tonumber(v[4]), hooks = v[5] or '' }
+  if v[1] then p.head = head end
+  return head
+end
+
+function plan.task(p, index)
+  local task = p.tasks[index]
+  if task then return task end
+  local pool, slots, priority, retries, delay, backoff, max_delay, jitter, timeout, grace, flags, max_active =
+    string.match(redis.call('HGET', p.key, index), TASK)
+  task = { pool = pool, slots = slots, priority = priority, retries = tonumber(retries), delay = tonumber(delay),
+    backoff = tonumber(backoff), max_delay = tonumber(max_delay), jitter = tonumber(jitter),
+    timeout = tonumber(timeout) or 0, grace = tonumber(grace) or 0, allow_failure = string.find(flags, 'a', 1, true) ~= nil,
+    keyed = string.find(flags, 'k', 1, true) ~= nil, max_active = tonumber(max_active) or 0 }
+  p.tasks[index] = task
+  plan.count = plan.count + 1
+  return task
+end
+
+-- `child:upstreams:rule,…` as text: whoever walks it keeps a position, so that a fan of 10,000 is not parsed to take 500.
+function plan.downstream(p, index)
+  local text = p.downstream[index]
+  if text then return text end
+  text = redis.call('HGET', p.key, 'd' .. index)
+  if not text and redis.call('EXISTS', p.key) == 0 then return '' end
+  p.downstream[index] = text or ''
+  plan.count = plan.count + 1
+  return text or ''
+end
+
+-- The downstream task at a position: child, its number of upstreams, its rule, the next position; nil at the end.
+function plan.child(text, position)
+  return string.match(text, '(%d+):(%d+):(%a)()', position)
+end
+-- How long to wait before the next attempt. Twin of redsched/retry.py.
+local retry = { CEILING = 604800000 }
+
+-- CRC-32 (IEEE), bit by bit over the low byte: Redis' `bit` library is not everywhere (fakeredis), so plain arithmetic.
+local function xor(a, b)
+  local result, place = 0, 1
+  while a > 0 or b > 0 do
+    local x, y = a % 2, b % 2
+    if x ~= y then result = result + place end
+    a, b, place = (a - x) / 2, (b - y) / 2, place * 2
+  end
+  return result
+end
+
+function retry.crc32(text)
+  local crc = 4294967295
+  for i = 1, #text do
+    crc = xor(crc, string.byte(text, i))
+    for _ = 1, 8 do
+      local odd = crc % 2
+      crc = (crc - odd) / 2
+      if odd == 1 then crc = xor(crc, 3988292384) end
+    end
+  end
+  return 4294967295 - crc
+end
+
+function retry.delay_ms(task, failures, seed)
+  if task.delay == 0 then return 0 end
+  local cap = task.max_delay > 0 and math.min(task.max_delay, retry.CEILING) or retry.CEILING
+  local delay = math.min(task.delay * task.backoff ^ (failures - 1), cap)
+  if task.jitter > 0 then
+    delay = delay * (1 + task.jitter * (retry.crc32(seed) / 2147483648 - 1))
+  end
+  return math.floor(delay)
+end
+-- The life of a run and its tasks. Every change of run state goes through here, so that counters, sets, limits and the outbox
+-- move together. A task's own flip from unsettled to settled guards every counter: what is said twice is counted once.
+-- Work that would take long (fans, long chains of skips) stops at a budget and goes on through the inbox.
+-- What happens to the hash, the ready set and the limits of a run is noted first and written by `write`, many in a command:
+-- whoever reads or writes them by himself calls it before.
+local run = {}
+
+-- A function outlives its call: every script begins with this.
+function run.begin(prefix, inbox, now)
+  run.prefix, run.inbox, run.now, run.budget = prefix, inbox, now, 500
+  run.dags, run.opened, run.limits, run.touched, run.woken, run.changed, run.moved = {}, {}, {}, {}, {}, {}, {}
+  run.offers, run.ended, run.work, run.next_work = {}, {}, {}, 1
+end
+
+-- ---------------------------------------------------------------- looking
+
+function run.dag(id)
+  local d = run.dags[id]
+  if d ~= nil then return d end
+  local v = redis.call('HMGET', run.prefix .. 'dag:' .. id, 'version', 'team', 'paused', 'max_active_runs', 'max_active_tasks', 'generation', 'digest', 'deleted')
+  d = false
+  if v[1] then
+    local p = run.prefix
+    d = { id = id, version = v[1], digest = v[7], deleted = v[8] and true or false, team = v[2], paused = v[3] == '1', max_runs = tonumber(v[4]), max_tasks = tonumber(v[5]), generation = v[6],
+      name = v[6] == '0' and id or (id .. '~' .. v[6]), active_key = p .. 'active:' .. id, queue_key = p .. 'queue:' .. id }
+  end
+  run.dags[id] = d
+  return d
+end
+
+function run.key(kind, dag, id)
+  return run.prefix .. kind .. ':' .. dag .. ':' .. id
+end
+
+-- A run in memory. `values` is what its tasks' fields are known to hold, `set` what is to be written there, `marks` what is to
+-- become of the members of its ready set. (16 fields: with more, Lua's table would take twice the memory.)
+local function new(d, path, id, state, head, left, failed)
+  local digest, kind, created, flags = string.match(head, '^%d+,(%w+),(%a+),%-?%d*,(%d+),(%a*)$')
+  local r = { dag = d, id = id, path = path, key = run.prefix .. 'run:' .. d.id .. ':' .. id, state = state, head = head, kind = kind,
+    created = tonumber(created), flags = flags, plan = plan.open(run.prefix, d.id, digest), left = tonumber(left), failed = tonumber(failed) or 0,
+    counted = false, values = {}, set = {}, marks = {} }
+  run.opened[path] = r
+  return r
+end
+
+function run.create(d, id, kind, logical, flags, left, nonce)
+  local head = d.version .. ',' .. d.digest .. ',' .. kind .. ',' .. logical .. ',' .. string.format('%d', run.now) .. ',' .. flags
+  local r = new(d, d.name .. '/' .. id, id, 'queued', head, left)
+  r.set, run.changed[r] = { 'state', 'queued', 'head', head, 'left', left, 'nonce', nonce }, true
+  return r
+end
+
+-- The run, or nil if it is gone, packed, or belongs to an earlier DAG of the same id.
+function run.open(name, id)
+  return run.at(name .. '/' .. id)
+end
+
+-- The same by its path, `dag[~generation]/run`; with the value of a task's field in the same command, if one is named.
+function run.at(path, index)
+  local r = run.opened[path]
+  if r ~= nil then return r or nil end
+  run.opened[path] = false
+  local dag, generation, id = string.match(path, '^([^~/]+)~?(%d*)/(.+)$')
+  local d = dag and run.dag(dag)
+  if not d or generation ~= (d.generation == '0' and '' or d.generation) then return nil end
+  local v = redis.call('HMGET', run.prefix .. 'run:' .. dag .. ':' .. id, 'state', 'head', 'left', 'failed', 'cleared', 'frozen', index or 'state')
+  if not v[1] then return nil end
+  r = new(d, path, id, v[1], v[2], v[3], v[4])
+  if v[5] then r.cleared = v[5] end
+  if v[6] then r.frozen = v[6] end
+  if index then r.values[index] = v[7] end
+  return r
+end
+
+-- The logical date (ms), '' for none.
+function run.logical(r)
+  return string.match(r.head, '^%d+,%w+,%a+,(%-?%d*),')
+end
+
+-- Its place among the queued runs of its DAG: the logical date, or when it was created.
+function run.order(r)
+  local logical = run.logical(r)
+  return logical ~= '' and logical or string.format('%d', r.created)
+end
+
+function run.ready_key(r)
+  return run.prefix .. 'ready:' .. r.dag.id .. ':' .. r.id
+end
+
+-- A task's record; nil if it is in `none`.
+function run.record(r, index)
+  local value = r.values[index]
+  if value == nil then
+    value = redis.call('HGET', r.key, index)
+    r.values[index] = value
+  end
+  return record.decode(value)
+end
+
+-- The run, index, record and attempt number that an attempt id names; the record is nil if the task is in `none`.
+function run.attempt(id)
+  local path, index, attempt = string.match(id, '^([^/]+/[^/]+)/(%d+)/(%d+)$')
+  local r = path and run.at(path, index)
+  if not r then return nil end
+  return r, index, run.record(r, index), tonumber(attempt)
+end
+
+-- ---------------------------------------------------------------- noting, writing
+
+function run.note(r, field, value)
+  local n = #r.set
+  r.set[n + 1], r.set[n + 2] = field, value
+  run.changed[r] = true
+end
+
+function run.put(r, index, rec)
+  local value = record.encode(rec)
+  r.values[index] = value
+  run.note(r, index, value)
+end
+
+-- `true` in, `false` out: members of a map, as two lists.
+local function parts(map)
+  local into, out = {}, {}
+  for member, stays in pairs(map) do
+    local list = stays and into or out
+    list[#list + 1] = member
+  end
+  return into, out
+end
+
+local function write_run(r)
+  if r.counted then
+    run.note(r, 'left', string.format('%d', r.left))
+    run.note(r, 'failed', string.format('%d', r.failed))
+    r.counted = false
+  end
+  if #r.set > 0 then
+    run.bulk('HSET', r.key, r.set)
+    r.set = {}
+  end
+  if not next(r.marks) then return end
+  local key, into, out = run.ready_key(r), parts(r.marks)
+  r.marks = {}
+  run.bulk('SADD', key, into)
+  run.bulk('SREM', key, out)
+  if #into > 0 then
+    redis.call('ZADD', run.prefix .. 'outbox', 'NX', run.now, r.path)
+  elseif redis.call('EXISTS', key) == 0 then
+    redis.call('ZREM', run.prefix .. 'outbox', r.path)
+  end
+end
+
+-- One command for many values; Lua's unpack ends at 8000.
+function run.bulk(command, key, list)
+  for i = 1, #list, 4000 do redis.call(command, key, unpack(list, i, math.min(i + 3999, #list))) end
+end
+
+-- Everything that was noted since the last time.
+function run.write()
+  for r in pairs(run.changed) do write_run(r) end
+  for l in pairs(run.moved) do
+    local into, out = parts(l.places)
+    run.bulk('SADD', l.busy_key, into)
+    run.bulk('SREM', l.busy_key, out)
+    l.places = {}
+  end
+  run.changed, run.moved = {}, {}
+end
+
+function run.since(r, ms)
+  return string.format('%d', math.max(0, ms - r.created))
+end
+
+-- ---------------------------------------------------------------- ready: limits, outbox, offers
+
+-- What a worker has to know of the run: version, logical date, kind, flags.
+function run.payload(r)
+  local version, logical = string.match(r.head, '^(%d+),%w+,%a+,(%-?%d*),')
+  return version .. ',' .. logical .. ',' .. r.kind .. ',' .. r.flags
+end
+
+function run.offer(r, index, attempt)
+  local task, d, o = plan.task(r.plan, index), r.dag, run.offers
+  local backfill, n = r.kind == 'backfill', #run.offers
+  o[n + 1] = r.path .. '/' .. index .. '/' .. string.format('%d', attempt)
+  o[n + 2] = task.pool
+  o[n + 3] = task.slots
+  o[n + 4] = task.priority
+  o[n + 5] = backfill and d.team .. '!backfill' or d.team
+  o[n + 6] = backfill and '0.2' or '1'
+  o[n + 7] = run.payload(r)
+  o[n + 8] = string.format('%d', r.created)
+end
+
+-- A limit on how many tasks are active at a time: who is (`busy`), and the ready ones beyond it in their order (`parked`).
+-- Its occupancy is the cardinality of a set, so it can't leak.
+function run.limit(d, name, max)
+  local l = run.limits[name]
+  if not l then
+    l = { dag = d, name = name, max = max, places = {}, busy_key = run.prefix .. 'busy:' .. name, parked_key = run.prefix .. 'parked:' .. name }
+    l.busy, l.parked = redis.call('SCARD', l.busy_key), redis.call('ZCARD', l.parked_key)
+    run.limits[name] = l
+  end
+  return l
+end
+
+-- The limits that a task stands under: its DAG's, and its own, which counts per value of its concurrency key if it has one.
+function run.limits_of(r, index)
+  local d, task = r.dag, plan.task(r.plan, index)
+  d.limits = d.limits or { run.limit(d, d.id, d.paused and 0 or d.max_tasks) }
+  if task.max_active == 0 then return d.limits end
+  local key = task.keyed and redis.call('HGET', run.key('keys', d.id, r.id), index)
+  return { d.limits[1], run.limit(d, d.id .. ':' .. (key and 'key:' .. key or index), task.max_active) }
+end
+
+local function place(l, member, stays)
+  l.busy = l.busy + (stays and 1 or -1)
+  l.places[member] = stays
+  run.moved[l] = true
+end
+
+local function mark(r, index, stays)
+  r.marks[index] = stays
+  run.changed[r] = true
+end
+
+-- A ready task takes its place under all of its limits and goes into its run's ready set, from which it is offered;
+-- or it is parked at the first limit that is full, and holds no place meanwhile. `jump`: it was first in line at that one.
+function run.admit(r, index, attempt, jump)
+  local limits, member = run.limits_of(r, index), r.id .. '/' .. index
+  for _, l in ipairs(limits) do
+    if l.busy >= l.max or (l.parked > 0 and l ~= jump) then
+      -- Smaller goes first: priority, then the age of the run; both parts together stay below 2^53.
+      local priority = tonumber(plan.task(r.plan, index).priority)
+      redis.call('ZADD', l.parked_key, (1000 - priority) * 4000000000000 + r.created, member)
+      l.parked = l.parked + 1
+      run.touched[l.name] = l
+      return
+    end
+  end
+  for _, l in ipairs(limits) do place(l, member, true) end
+  mark(r, index, true)
+  run.woken[r.path] = true
+  run.offer(r, index, attempt)
+end
+
+function run.ready(r, index, rec)
+  local last = rec and rec.attempt or 0
+  if not rec and r.cleared then
+    last = tonumber(redis.call('HGET', run.key('tries', r.dag.id, r.id), 'last' .. index)) or 0
+  end
+  local attempt = last + 1
+  run.put(r, index, { state = 'r', attempt = attempt, failures = rec and rec.failures or 0, losses = rec and rec.losses or 0,
+    ready = run.since(r, run.now), queued = '', started = '', ended = '', worker = '' })
+  run.admit(r, index, attempt)
+end
+
+-- The task stops occupying its limits, from whatever live state it was in. A parked one occupies none.
+function run.leave(r, index, rec)
+  local limits, member, parked = run.limits_of(r, index), r.id .. '/' .. index, false
+  if rec.state == 'r' then
+    mark(r, index, false)
+    for _, l in ipairs(limits) do
+      if l.parked > 0 and redis.call('ZREM', l.parked_key, member) == 1 then l.parked, parked = l.parked - 1, true end
+    end
+  end
+  for _, l in ipairs(limits) do
+    if not parked then place(l, member, false) end
+    if l.parked > 0 then run.touched[l.name] = l end
+  end
+end
+
+-- Parked tasks take the places that became free, in their order.
+function run.unpark(l)
+  while l.parked > 0 and l.busy < l.max do
+    if run.budget <= 0 then return run.continue('unpark', l.name, '', l.max) end
+    run.budget = run.budget - 1
+    local member = redis.call('ZPOPMIN', l.parked_key)[1]
+    l.parked = l.parked - 1
+    local id, index = string.match(member, '^([^/]+)/(%d+)$')
+    local r = run.open(l.dag.name, id)
+    local rec = r and run.record(r, index)
+    if rec and rec.state == 'r' then run.admit(r, index, rec.attempt, l) end
+  end
+end
+
+function run.queued(id)
+  local r, index, rec, attempt = run.attempt(id)
+  if not rec or rec.attempt ~= attempt or rec.state ~= 'r' then return end
+  rec.state, rec.queued = 'q', run.since(r, run.now)
+  run.put(r, index, rec)
+  mark(r, index, false)
+end
+
+-- What it was offered for is not wanted any more.
+function run.unready(r, index)
+  mark(r, index, false)
+end
+
+function run.running(r, index, rec, since, worker)
+  if rec.state == 'r' then mark(r, index, false) end
+  rec.state, rec.started, rec.worker = 'x', since, worker
+  run.put(r, index, rec)
+end
+
+-- ---------------------------------------------------------------- settling
+
+function run.continue(kind, id, outcome, offset)
+  redis.call('XADD', run.inbox, '*', 'kind', kind, 'id', id, 'outcome', outcome or '', 'ms', offset or 0)
+end
+
+function run.archive(r, index, rec, outcome, reason)
+  redis.call('HSET', run.key('tries', r.dag.id, r.id), index .. '.' .. string.format('%d', rec.attempt),
+    outcome .. ',' .. rec.started .. ',' .. rec.ended .. ',' .. rec.worker .. ',' .. reason)
+end
+
+function run.settle(r, index, rec, letter)
+  rec = rec or { attempt = 0, failures = 0, losses = 0, ready = '', queued = '', started = '', worker = '', ended = run.since(r, run.now) }
+  rec.state = letter
+  run.put(r, index, rec)
+  r.left, r.counted = r.left - 1, true
+  if letter == 'f' and not plan.task(r.plan, index).allow_failure then r.failed = r.failed + 1 end
+  if r.left <= 0 then return run.close(r) end
+  run.work[#run.work + 1] = { r = r, index = index, letter = letter, position = 1 }
+end
+
+function run.close(r)
+  run.end_as(r, r.failed > 0 and 'failed' or 'success')
+end
+
+function run.end_as(r, state)
+  local d = r.dag
+  if r.state == 'queued' then
+    redis.call('ZREM', d.queue_key, r.id)
+    redis.call('ZREM', run.prefix .. 'queued_runs', d.id .. '/' .. r.id)
+  end
+  r.state, r.marks = state, {}
+  run.note(r, 'state', state)
+  run.note(r, 'ended', string.format('%d', run.now))
+  redis.call('DEL', run.ready_key(r))
+  redis.call('ZREM', run.prefix .. 'outbox', r.path)
+  redis.call('SREM', d.active_key, r.id)
+  redis.call('ZREM', run.prefix .. 'running_runs', d.id .. '/' .. r.id)
+  redis.call('ZADD', run.prefix .. 'ended', run.now, r.path)
+  if r.kind == 'backfill' then run.leave_backfill(r, state) end
+  if state == 'success' then run.hook(r, 'success') elseif state == 'failed' then run.hook(r, 'failure') end
+  local e = run.ended
+  e[#e + 1] = d.id .. '/' .. r.id
+  e[#e + 1] = state
+  e[#e + 1] = string.format('%d', run.now - (tonumber(redis.call('HGET', r.key, 'started')) or run.now))
+  run.start_next(d)
+end
+
+-- What the DAG wants to be told is put into an outbox in the same step; the owner delivers it, at least once.
+function run.hook(r, event)
+  if string.find(plan.head(r.plan).hooks, event, 1, true) then
+    redis.call('ZADD', run.prefix .. 'hooks', run.now, r.path .. '/' .. event .. '/' .. string.format('%d', run.now))
+  end
+end
+
+-- A run of a backfill makes room for its next one.
+function run.leave_backfill(r, state)
+  local id = redis.call('HGET', r.key, 'backfill')
+  if not id then return end
+  local key = run.key('backfill', r.dag.id, id)
+  if redis.call('SREM', run.key('backfill_runs', r.dag.id, id), r.id) == 0 then return end
+  redis.call('HINCRBY', key, state, 1)
+  if redis.call('HGET', key, 'state') == 'running' then redis.call('ZADD', run.prefix .. 'backfill_look', 0, r.dag.id .. '/' .. id) end
+end
+
+-- One downstream task hears that an upstream settled.
+local function tell(r, child, n, rule, letter)
+  if record.decided(r.values[child]) then return end
+  local packed = redis.pcall('HINCRBY', r.key, child, record.CLASS[letter])
+  if type(packed) ~= 'number' then return end -- it has a record: decided already
+  r.values[child] = nil
+  local verdict = rules.decide[rule](n, record.counts(packed))
+  if verdict == 'r' then
+    run.ready(r, child)
+  elseif verdict then
+    run.settle(r, child, nil, verdict)
+  end
+end
+
+-- A task that its upstream did not choose is skipped directly, unless it has been decided.
+local function skip(r, child)
+  if not run.record(r, child) then run.settle(r, child, nil, 'k') end
+end
+
+-- What was not chosen among the direct downstream.
+local function skipped_by_choice(item)
+  if item.letter ~= 's' then return {} end
+  local set = {}
+  local list = redis.call('HGET', run.key('tries', item.r.dag.id, item.r.id), 'branch' .. item.index)
+  for child in string.gmatch(list or '', '%d+') do set[child] = true end
+  return set
+end
+
+-- What follows from everything that has settled in this call, as far as the budget goes.
+function run.spread()
+  while run.next_work <= #run.work do
+    local item = run.work[run.next_work]
+    local r = item.r
+    if r.state == 'running' then
+      local downstream = plan.downstream(r.plan, item.index)
+      local chosen_not = string.find(r.flags, 'b', 1, true) and skipped_by_choice(item) or {}
+      local child, n, rule, position = plan.child(downstream, item.position)
+      while child and r.state == 'running' do
+        if run.budget <= 0 then return run.put_back() end
+        run.budget = run.budget - 1
+        if chosen_not[child] then skip(r, child) else tell(r, child, tonumber(n), rule, item.letter) end
+        item.position = position
+        child, n, rule, position = plan.child(downstream, position)
+      end
+    end
+    run.next_work = run.next_work + 1
+  end
+end
+
+function run.put_back()
+  for i = run.next_work, #run.work do
+    local item = run.work[i]
+    run.continue('spread', item.r.path .. '/' .. item.index .. '/0', item.letter, item.position)
+    redis.call('HINCRBY', item.r.key, 'pending', 1)
+  end
+  run.next_work = #run.work + 1
+end
+
+-- The attempt ended without success: retry within the budget of the task, else fail.
+function run.fail(r, index, rec, reason, final, retry_ms)
+  local task = plan.task(r.plan, index)
+  run.leave(r, index, rec)
+  rec.failures, rec.losses = rec.failures + 1, 0
+  run.archive(r, index, rec, 'failed', reason)
+  if final or rec.failures > task.retries then return run.settle(r, index, rec, 'f') end
+  local delay = retry_ms and math.min(retry_ms, retry.CEILING) or retry.delay_ms(task, rec.failures, r.id .. '/' .. index .. '/' .. string.format('%d', rec.attempt))
+  if delay <= 0 then return run.ready(r, index, rec) end
+  rec.state = 'w'
+  run.put(r, index, rec)
+  redis.call('ZADD', run.prefix .. 'timers', run.now + delay, 'retry/' .. r.path .. '/' .. index .. '/' .. string.format('%d', rec.attempt))
+end
+
+-- Whoever held the attempt at its pool is to be told; the owner passes it on and takes it off this set.
+function run.stop(r, index, attempt)
+  redis.call('SADD', run.prefix .. 'stops', plan.task(r.plan, index).pool .. '/' .. r.path .. '/' .. index .. '/' .. string.format('%d', attempt))
+  run.woken[r.path] = true
+end
+
+-- ---------------------------------------------------------------- runs
+
+function run.roots(r, offset)
+  local at = 0
+  for index in string.gmatch(plan.head(r.plan).roots, '%d+') do
+    at = at + 1
+    if at > offset then
+      if run.budget <= 0 then return run.continue('roots', r.path, '', at - 1) end
+      run.budget = run.budget - 1
+      run.ready(r, index)
+    end
+  end
+end
+
+-- `fresh`: it was created in this call, and waited nowhere.
+function run.start(r, fresh)
+  r.state = 'running'
+  run.note(r, 'state', 'running')
+  run.note(r, 'started', string.format('%d', run.now))
+  redis.call('SADD', r.dag.active_key, r.id)
+  if not fresh then redis.call('ZREM', run.prefix .. 'queued_runs', r.dag.id .. '/' .. r.id) end
+  redis.call('ZADD', run.prefix .. 'running_runs', run.now, r.dag.id .. '/' .. r.id)
+  local timeout = plan.head(r.plan).run_timeout
+  if timeout > 0 then redis.call('ZADD', run.prefix .. 'timers', run.now + timeout, 'expire/' .. r.path) end
+  if not fresh and redis.call('HEXISTS', r.key, 'reopen') == 1 then run.reopen(r) else run.roots(r, 0) end
+end
+
+-- A run that was cleared goes on with the tasks that are listed in `reopen`.
+function run.reopen(r)
+  local rest = {}
+  for index in string.gmatch(redis.call('HGET', r.key, 'reopen') or '', '%d+') do
+    if run.budget > 0 then
+      run.budget = run.budget - 1
+      run.ready(r, index)
+    else
+      rest[#rest + 1] = index
+    end
+  end
+  redis.call('HDEL', r.key, 'reopen')
+  if #rest > 0 then
+    redis.call('HSET', r.key, 'reopen', table.concat(rest, ','))
+    redis.call('HINCRBY', r.key, 'pending', 1)
+    run.continue('reopen', r.path)
+  end
+end
+
+function run.room(d)
+  return not d.paused and redis.call('SCARD', d.active_key) < d.max_runs
+end
+
+-- Queued runs of a DAG start in the order of their logical dates, as far as its limit allows.
+function run.start_next(d)
+  while run.room(d) do
+    local id = redis.call('ZRANGE', d.queue_key, 0, 0)[1]
+    if not id then return end
+    if run.budget <= 0 then return run.continue('limits', d.id) end
+    run.budget = run.budget - 1
+    local r = run.open(d.name, id)
+    if r and r.frozen then return end -- when its edit is done, this is tried again
+    redis.call('ZREM', d.queue_key, id)
+    if r and r.state == 'queued' then run.start(r) end
+  end
+end
+
+-- Every script that includes this ends with it: what follows is done, freed places are taken.
+function run.finish()
+  run.spread()
+  repeat
+    local name, l = next(run.touched)
+    if name then
+      run.touched[name] = nil
+      run.unpark(l)
+    end
+  until not name
+  run.write()
+end
+
+-- For scripts that the owner does not call: it sleeps on its inbox, and hears there which runs have something ready or to be
+-- stopped, and which have ended.
+function run.wake()
+  for id in pairs(run.woken) do run.continue('wake', id) end
+  for i = 1, #run.ended, 3 do run.continue('ended', run.ended[i], run.ended[i + 1], run.ended[i + 2]) end
+end
+local prefix = KEYS[1]
+local inbox = KEYS[2]
+local meta = KEYS[3]
+-- audit: one look at some runs and at everything that is kept about them elsewhere, for whoever counts again (redsched/audit).
+-- cell: shard
+-- keys: prefix inbox meta
+-- args: ...
+-- Two a run: DAG, run id.
+-- flags: flags=no-writes
+-- returns: {inbox cursor, id of the last inbox entry, looks}; fewer looks than runs: enough for one call, ask again for the rest
+--   a look: {fields of the run, ready set, places, branches {index, not chosen, …}, tasks, length of its edit}
+--   places, '' where it is not: active queue queued_runs running_runs outbox ended runs dates packed expire deadline, then
+--   run_timeout, deadline of the plan, 1 if the DAG is gone or being deleted, its name with its generation
+--   tasks, of those that are live or wait for a retry: {index, its limits, in so many busy sets, parked so often, timer, 1 if it needs one}
+-- errors: none
+-- cost: O(tasks of the runs), at most 2000 and one run more
+run.begin(prefix, inbox, clock.now())
+
+local function places(d, dag, id, name, plan_key)
+  local plain = dag .. '/' .. id
+  local t = plan_key and redis.call('HMGET', plan_key, 'run_timeout', 'deadline') or {}
+  local found = {
+    redis.call('SISMEMBER', prefix .. 'active:' .. dag, id) == 1 and '1',
+    redis.call('ZSCORE', prefix .. 'queue:' .. dag, id),
+    redis.call('ZSCORE', prefix .. 'queued_runs', plain),
+    redis.call('ZSCORE', prefix .. 'running_runs', plain),
+    redis.call('ZSCORE', prefix .. 'outbox', name),
+    redis.call('ZSCORE', prefix .. 'ended', name),
+    redis.call('ZSCORE', prefix .. 'runs:' .. dag, id),
+    redis.call('ZSCORE', prefix .. 'dates:' .. dag, id),
+    redis.call('HEXISTS', prefix .. 'packed:' .. dag, id) == 1 and '1',
+    redis.call('ZSCORE', prefix .. 'timers', 'expire/' .. name),
+    redis.call('ZSCORE', prefix .. 'timers', 'deadline/' .. name),
+    t[1], t[2], (not d or d.deleted) and '1' }
+  for i = 1, 14 do found[i] = found[i] or '' end
+  found[15] = d and d.name or dag
+  return found
+end
+
+local function branches(r, fields)
+  local found = {}
+  if not string.find(r.flags, 'b', 1, true) then return found end
+  for i = 1, #fields, 2 do
+    if string.find(fields[i], '^%d+$') then
+      local list = redis.call('HGET', run.key('tries', r.dag.id, r.id), 'branch' .. fields[i])
+      if list then
+        found[#found + 1] = fields[i]
+        found[#found + 1] = list
+      end
+    end
+  end
+  return found
+end
+
+local function timer_of(r, index, rec, task)
+  local kind = rec.state == 'w' and 'retry/' or rec.state == 'x' and task.timeout > 0 and 'timeout/'
+  if not kind then return '', '' end
+  local id = r.dag.name .. '/' .. r.id .. '/' .. index .. '/' .. string.format('%d', rec.attempt)
+  return redis.call('ZSCORE', prefix .. 'timers', kind .. id) or '', '1'
+end
+
+local function task_look(r, index, rec)
+  local limits, member, busy, parked = run.limits_of(r, index), r.id .. '/' .. index, 0, 0
+  for _, l in ipairs(limits) do
+    busy = busy + redis.call('SISMEMBER', l.busy_key, member)
+    if redis.call('ZSCORE', l.parked_key, member) then parked = parked + 1 end
+  end
+  local timer, needed = timer_of(r, index, rec, plan.task(r.plan, index))
+  return { index, #limits, busy, parked, timer, needed }
+end
+
+local function look(dag, id)
+  local d = run.dag(dag)
+  local name = (d and d.name or dag) .. '/' .. id
+  local fields = redis.call('HGETALL', run.key('run', dag, id))
+  local r = d and run.open(d.name, id)
+  if not r then return { fields, {}, places(d, dag, id, name), {}, {}, 0 }, 1 end
+  local tasks = {}
+  for i = 1, #fields, 2 do
+    local rec = string.find(fields[i], '^%d+$') and record.decode(fields[i + 1])
+    if rec and (record.LIVE[rec.state] or rec.state == 'w') then tasks[#tasks + 1] = task_look(r, fields[i], rec) end
+  end
+  local ready = redis.call('SMEMBERS', run.ready_key(r))
+  return { fields, ready, places(d, dag, id, name, r.plan.key), branches(r, fields), tasks, redis.call('LLEN', run.key('edit', dag, id)) },
+    #fields / 2 + 4 * #tasks
+end
+
+local last, looks, cost = redis.call('XREVRANGE', inbox, '+', '-', 'COUNT', 1)[1], {}, 0
+for i = 1, #ARGV, 2 do
+  if cost > 2000 then break end
+  local found, weight = look(ARGV[i], ARGV[i + 1])
+  looks[#looks + 1], cost = found, cost + weight
+end
+return { redis.call('HGET', meta, 'cursor') or '0-0', last and last[1] or '0-0', looks }

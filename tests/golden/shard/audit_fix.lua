@@ -1,0 +1,1104 @@
+-- The only clock that decides anything shared: Redis' own, in whole milliseconds (numbers over 2^53 would be rounded).
+local clock = {}
+
+function clock.now()
+  local t = redis.call('TIME')
+  return t[1] * 1000 + math.floor(t[2] / 1000)
+end
+
+-- The instant at which a stream entry was appended, from its id.
+function clock.of_entry(id)
+  return tonumber(string.match(id, '^(%d+)'))
+end
+-- Who may write in a shard. `owner` holds "scheduler:fence"; the fence counter has no expiry, so it outlives every owner.
+-- An owner's time limit is its one heartbeat in the control cell; here only identity counts.
+local lease = {}
+
+-- The refusal that every scheduler script begins with: nil if the caller owns the shard.
+function lease.refused(owner, meta, token)
+  local current = redis.call('GET', owner)
+  if current == token then return nil end
+  redis.call('HINCRBY', meta, 'refused', 1)
+  return redis.error_reply('FENCED ' .. token .. ' is not the owner; ' .. (current or 'nobody') .. ' is')
+end
+-- A task's field in its run's hash, by task index.
+--   absent            `none`, no upstream has settled yet
+--   an integer        `none`; S + 2^14 F + 2^28 K of the upstreams that have settled (so HINCRBY counts)
+--   <letter><attempt>,<failures>,<losses>,<ready>,<queued>,<started>,<ended>,<worker>
+-- Times are milliseconds since the run was created. A record stays under 64 bytes, else Redis unpacks the whole hash.
+local record = {}
+
+record.SUCCESS, record.FAILED, record.SKIPPED = 1, 16384, 268435456
+record.CLASS = { s = record.SUCCESS, f = record.FAILED, u = record.FAILED, k = record.SKIPPED, c = record.FAILED }
+record.LIVE = { r = true, q = true, x = true }
+record.SETTLED = { s = true, f = true, k = true, u = true, c = true }
+
+local PATTERN = '^(%a)(%d+),(%d*),(%d*),(%d*),(%d*),(%d*),(%d*),(%d*)$'
+
+-- Whether a field's value, as far as it is known, is a record.
+function record.decided(value)
+  return value and string.find(value, '^%a') ~= nil
+end
+
+function record.decode(value)
+  if not value then return nil end
+  local state, attempt, failures, losses, ready, queued, started, ended, worker = string.match(value, PATTERN)
+  if not state then return nil end
+  return { state = state, attempt = tonumber(attempt), failures = tonumber(failures) or 0, losses = tonumber(losses) or 0,
+    ready = ready, queued = queued, started = started, ended = ended, worker = worker }
+end
+
+function record.encode(r)
+  return r.state .. string.format('%d', r.attempt) .. ',' .. (r.failures > 0 and string.format('%d', r.failures) or '') .. ','
+    .. (r.losses > 0 and string.format('%d', r.losses) or '') .. ',' .. r.ready .. ',' .. r.queued .. ',' .. r.started .. ',' .. r.ended .. ',' .. r.worker
+end
+
+function record.counts(packed)
+  local success = packed % record.FAILED
+  local failed = math.floor(packed / record.FAILED) % record.FAILED
+  return success, failed, math.floor(packed / record.SKIPPED)
+end
+-- Trigger rules, decided from counters: n upstreams, s success, f failed or upstream_failed, k skipped.
+-- The answer is nil (wait), 'r' (run), 'k' (skipped) or 'u' (upstream_failed), given only when it can't change any more.
+-- Twin of redsched/rules.py, which is the oracle of its tests. Letters: redsched/states.py TRIGGER_RULES.
+local rules = {}
+
+rules.decide = {
+  -- all_success
+  a = function(n, s, f, k)
+    if s == n then return 'r' elseif f > 0 then return 'u' elseif s + f + k == n then return 'k' end
+  end,
+  -- all_failed
+  b = function(n, s, f, k)
+    if f == n then return 'r' elseif s + k > 0 then return 'k' end
+  end,
+  -- all_done
+  c = function(n, s, f, k)
+    if s + f + k == n then return 'r' end
+  end,
+  -- all_skipped
+  d = function(n, s, f, k)
+    if k == n then return 'r' elseif s + f > 0 then return 'k' end
+  end,
+  -- one_success
+  e = function(n, s, f, k)
+    if s > 0 then return 'r' elseif s + f + k == n then return k == n and 'k' or 'u' end
+  end,
+  -- one_failed
+  f = function(n, s, f, k)
+    if f > 0 then return 'r' elseif s + f + k == n then return 'k' end
+  end,
+  -- one_done
+  g = function(n, s, f, k)
+    if s + f > 0 then return 'r' elseif k == n then return 'k' end
+  end,
+  -- none_failed
+  h = function(n, s, f, k)
+    if f > 0 then return 'u' elseif s + k == n then return 'r' end
+  end,
+  -- none_failed_min_one_success
+  i = function(n, s, f, k)
+    if f > 0 then return 'u' elseif k == n then return 'k' elseif s + k == n then return 'r' end
+  end,
+  -- none_skipped
+  j = function(n, s, f, k)
+    if k > 0 then return 'k' elseif s + f == n then return 'r' end
+  end,
+  -- all_done_min_one_success
+  k = function(n, s, f, k)
+    if s + f + k < n then return nil elseif s > 0 then return 'r' end
+    return k == n and 'k' or 'u'
+  end,
+  -- always
+  l = function()
+    return 'r'
+  end,
+}
+-- The compiled plan of a DAG version, read by task index. A plan never changes under its digest, so what was read is kept
+-- from call to call, as far as KEEP tasks.
+local plan = { kept = {}, count = 0, KEEP = 4000 }
+
+local TASK = '^([^,]*),(%d+),(%-?%d+),(%d+),(%d+),([^,]*),(%d+),([^,]*),(%d*),(%d*),(%a*),(%d*)$'
+
+function plan.open(prefix, dag, digest)
+  local key = prefix .. 'plan:' .. dag .. ':' .. digest
+  local p = plan.kept[key]
+  if not p then
+    if plan.count > plan.KEEP then plan.kept, plan.count = {}, 0 end
+    p = { key = key, tasks = {}, downstream = {} }
+    plan.kept[key] = p
+  end
+  return p
+end
+
+-- What is said of the whole DAG.
+function plan.head(p)
+  if p.head then return p.head end
+  local v = redis.call('HMGET', p.key, 'n', 'roots', 'run_timeout', 'deadline', 'hooks')
+  local head = { n = v[1], roots = v[2], run_timeout = tonumber(v[3]) or 0, deadline = tonumber(v[4]), hooks = v[5] or '' }
+  if v[1] then p.head = head end
+  return head
+end
+
+function plan.task(p, index)
+  local task = p.tasks[index]
+  if task then return task end
+  local pool, slots, priority, retries, delay, backoff, max_delay, jitter, timeout, grace, flags, max_active =
+    string.match(redis.call('HGET', p.key, index), TASK)
+  task = { pool = pool, slots = slots, priority = priority, retries = tonumber(retries), delay = tonumber(delay),
+    backoff = tonumber(backoff), max_delay = tonumber(max_delay), jitter = tonumber(jitter),
+    timeout = tonumber(timeout) or 0, grace = tonumber(grace) or 0, allow_failure = string.find(flags, 'a', 1, true) ~= nil,
+    keyed = string.find(flags, 'k', 1, true) ~= nil, max_active = tonumber(max_active) or 0 }
+  p.tasks[index] = task
+  plan.count = plan.count + 1
+  return task
+end
+
+-- `child:upstreams:rule,…` as text: whoever walks it keeps a position, so that a fan of 10,000 is not parsed to take 500.
+function plan.downstream(p, index)
+  local text = p.downstream[index]
+  if text then return text end
+  text = redis.call('HGET', p.key, 'd' .. index)
+  if not text and redis.call('EXISTS', p.key) == 0 then return '' end
+  p.downstream[index] = text or ''
+  plan.count = plan.count + 1
+  return text or ''
+end
+
+-- The downstream task at a position: child, its number of upstreams, its rule, the next position; nil at the end.
+function plan.child(text, position)
+  return string.match(text, '(%d+):(%d+):(%a)()', position)
+end
+-- How long to wait before the next attempt. Twin of redsched/retry.py.
+local retry = { CEILING = 604800000 }
+
+-- CRC-32 (IEEE), bit by bit over the low byte: Redis' `bit` library is not everywhere (fakeredis), so plain arithmetic.
+local function xor(a, b)
+  local result, place = 0, 1
+  while a > 0 or b > 0 do
+    local x, y = a % 2, b % 2
+    if x ~= y then result = result + place end
+    a, b, place = (a - x) / 2, (b - y) / 2, place * 2
+  end
+  return result
+end
+
+function retry.crc32(text)
+  local crc = 4294967295
+  for i = 1, #text do
+    crc = xor(crc, string.byte(text, i))
+    for _ = 1, 8 do
+      local odd = crc % 2
+      crc = (crc - odd) / 2
+      if odd == 1 then crc = xor(crc, 3988292384) end
+    end
+  end
+  return 4294967295 - crc
+end
+
+function retry.delay_ms(task, failures, seed)
+  if task.delay == 0 then return 0 end
+  local cap = task.max_delay > 0 and math.min(task.max_delay, retry.CEILING) or retry.CEILING
+  local delay = math.min(task.delay * task.backoff ^ (failures - 1), cap)
+  if task.jitter > 0 then
+    delay = delay * (1 + task.jitter * (retry.crc32(seed) / 2147483648 - 1))
+  end
+  return math.floor(delay)
+end
+-- The life of a run and its tasks. Every change of run state goes through here, so that counters, sets, limits and the outbox
+-- move together. A task's own flip from unsettled to settled guards every counter: what is said twice is counted once.
+-- Work that would take long (fans, long chains of skips) stops at a budget and goes on through the inbox.
+-- What happens to the hash, the ready set and the limits of a run is noted first and written by `write`, many in a command:
+-- whoever reads or writes them by himself calls it before.
+local run = {}
+
+-- A function outlives its call: every script begins with this.
+function run.begin(prefix, inbox, now)
+  run.prefix, run.inbox, run.now, run.budget = prefix, inbox, now, 500
+  run.dags, run.opened, run.limits, run.touched, run.woken, run.changed, run.moved = {}, {}, {}, {}, {}, {}, {}
+  run.offers, run.ended, run.work, run.next_work = {}, {}, {}, 1
+end
+
+-- ---------------------------------------------------------------- looking
+
+function run.dag(id)
+  local d = run.dags[id]
+  if d ~= nil then return d end
+  local v = redis.call('HMGET', run.prefix .. 'dag:' .. id, 'version', 'team', 'paused', 'max_active_runs', 'max_active_tasks', 'generation', 'digest', 'deleted')
+  d = false
+  if v[1] then
+    local p = run.prefix
+    d = { id = id, version = v[1], digest = v[7], deleted = v[8] and true or false, team = v[2], paused = v[3] == '1', max_runs = tonumber(v[4]), max_tasks = tonumber(v[5]), generation = v[6],
+      name = v[6] == '0' and id or (id .. '~' .. v[6]), active_key = p .. 'active:' .. id, queue_key = p .. 'queue:' .. id }
+  end
+  run.dags[id] = d
+  return d
+end
+
+function run.key(kind, dag, id)
+  return run.prefix .. kind .. ':' .. dag .. ':' .. id
+end
+
+-- A run in memory. `values` is what its tasks' fields are known to hold, `set` what is to be written there, `marks` what is to
+-- become of the members of its ready set. (16 fields: with more, Lua's table would take twice the memory.)
+local function new(d, path, id, state, head, left, failed)
+  local digest, kind, created, flags = string.match(head, '^%d+,(%w+),(%a+),%-?%d*,(%d+),(%a*)$')
+  local r = { dag = d, id = id, path = path, key = run.prefix .. 'run:' .. d.id .. ':' .. id, state = state, head = head, kind = kind,
+    created = tonumber(created), flags = flags, plan = plan.open(run.prefix, d.id, digest), left = tonumber(left), failed = tonumber(failed) or 0,
+    counted = false, values = {}, set = {}, marks = {} }
+  run.opened[path] = r
+  return r
+end
+
+function run.create(d, id, kind, logical, flags, left, nonce)
+  local head = d.version .. ',' .. d.digest .. ',' .. kind .. ',' .. logical .. ',' .. string.format('%d', run.now) .. ',' .. flags
+  local r = new(d, d.name .. '/' .. id, id, 'queued', head, left)
+  r.set, run.changed[r] = { 'state', 'queued', 'head', head, 'left', left, 'nonce', nonce }, true
+  return r
+end
+
+-- The run, or nil if it is gone, packed, or belongs to an earlier DAG of the same id.
+function run.open(name, id)
+  return run.at(name .. '/' .. id)
+end
+
+-- The same by its path, `dag[~generation]/run`; with the value of a task's field in the same command, if one is named.
+function run.at(path, index)
+  local r = run.opened[path]
+  if r ~= nil then return r or nil end
+  run.opened[path] = false
+  local dag, generation, id = string.match(path, '^([^~/]+)~?(%d*)/(.+)$')
+  local d = dag and run.dag(dag)
+  if not d or generation ~= (d.generation == '0' and '' or d.generation) then return nil end
+  local v = redis.call('HMGET', run.prefix .. 'run:' .. dag .. ':' .. id, 'state', 'head', 'left', 'failed', 'cleared', 'frozen', index or 'state')
+  if not v[1] then return nil end
+  r = new(d, path, id, v[1], v[2], v[3], v[4])
+  if v[5] then r.cleared = v[5] end
+  if v[6] then r.frozen = v[6] end
+  if index then r.values[index] = v[7] end
+  return r
+end
+
+-- The logical date (ms), '' for none.
+function run.logical(r)
+  return string.match(r.head, '^%d+,%w+,%a+,(%-?%d*),')
+end
+
+-- Its place among the queued runs of its DAG: the logical date, or when it was created.
+function run.order(r)
+  local logical = run.logical(r)
+  return logical ~= '' and logical or string.format('%d', r.created)
+end
+
+function run.ready_key(r)
+  return run.prefix .. 'ready:' .. r.dag.id .. ':' .. r.id
+end
+
+-- A task's record; nil if it is in `none`.
+function run.record(r, index)
+  local value = r.values[index]
+  if value == nil then
+    value = redis.call('HGET', r.key, index)
+    r.values[index] = value
+  end
+  return record.decode(value)
+end
+
+-- The run, index, record and attempt number that an attempt id names; the record is nil if the task is in `none`.
+function run.attempt(id)
+  local path, index, attempt = string.match(id, '^([^/]+/[^/]+)/(%d+)/(%d+)$')
+  local r = path and run.at(path, index)
+  if not r then return nil end
+  return r, index, run.record(r, index), tonumber(attempt)
+end
+
+-- ---------------------------------------------------------------- noting, writing
+
+function run.note(r, field, value)
+  local n = #r.set
+  r.set[n + 1], r.set[n + 2] = field, value
+  run.changed[r] = true
+end
+
+function run.put(r, index, rec)
+  local value = record.encode(rec)
+  r.values[index] = value
+  run.note(r, index, value)
+end
+
+-- `true` in, `false` out: members of a map, as two lists.
+local function parts(map)
+  local into, out = {}, {}
+  for member, stays in pairs(map) do
+    local list = stays and into or out
+    list[#list + 1] = member
+  end
+  return into, out
+end
+
+local function write_run(r)
+  if r.counted then
+    run.note(r, 'left', string.format('%d', r.left))
+    run.note(r, 'failed', string.format('%d', r.failed))
+    r.counted = false
+  end
+  if #r.set > 0 then
+    run.bulk('HSET', r.key, r.set)
+    r.set = {}
+  end
+  if not next(r.marks) then return end
+  local key, into, out = run.ready_key(r), parts(r.marks)
+  r.marks = {}
+  run.bulk('SADD', key, into)
+  run.bulk('SREM', key, out)
+  if #into > 0 then
+    redis.call('ZADD', run.prefix .. 'outbox', 'NX', run.now, r.path)
+  elseif redis.call('EXISTS', key) == 0 then
+    redis.call('ZREM', run.prefix .. 'outbox', r.path)
+  end
+end
+
+-- One command for many values; Lua's unpack ends at 8000.
+function run.bulk(command, key, list)
+  for i = 1, #list, 4000 do redis.call(command, key, unpack(list, i, math.min(i + 3999, #list))) end
+end
+
+-- Everything that was noted since the last time.
+function run.write()
+  for r in pairs(run.changed) do write_run(r) end
+  for l in pairs(run.moved) do
+    local into, out = parts(l.places)
+    run.bulk('SADD', l.busy_key, into)
+    run.bulk('SREM', l.busy_key, out)
+    l.places = {}
+  end
+  run.changed, run.moved = {}, {}
+end
+
+function run.since(r, ms)
+  return string.format('%d', math.max(0, ms - r.created))
+end
+
+-- ---------------------------------------------------------------- ready: limits, outbox, offers
+
+-- What a worker has to know of the run: version, logical date, kind, flags.
+function run.payload(r)
+  local version, logical = string.match(r.head, '^(%d+),%w+,%a+,(%-?%d*),')
+  return version .. ',' .. logical .. ',' .. r.kind .. ',' .. r.flags
+end
+
+function run.offer(r, index, attempt)
+  local task, d, o = plan.task(r.plan, index), r.dag, run.offers
+  local backfill, n = r.kind == 'backfill', #run.offers
+  o[n + 1] = r.path .. '/' .. index .. '/' .. string.format('%d', attempt)
+  o[n + 2] = task.pool
+  o[n + 3] = task.slots
+  o[n + 4] = task.priority
+  o[n + 5] = backfill and d.team .. '!backfill' or d.team
+  o[n + 6] = backfill and '0.2' or '1'
+  o[n + 7] = run.payload(r)
+  o[n + 8] = string.format('%d', r.created)
+end
+
+-- A limit on how many tasks are active at a time: who is (`busy`), and the ready ones beyond it in their order (`parked`).
+-- Its occupancy is the cardinality of a set, so it can't leak.
+function run.limit(d, name, max)
+  local l = run.limits[name]
+  if not l then
+    l = { dag = d, name = name, max = max, places = {}, busy_key = run.prefix .. 'busy:' .. name, parked_key = run.prefix .. 'parked:' .. name }
+    l.busy, l.parked = redis.call('SCARD', l.busy_key), redis.call('ZCARD', l.parked_key)
+    run.limits[name] = l
+  end
+  return l
+end
+
+-- The limits that a task stands under: its DAG's, and its own, which counts per value of its concurrency key if it has one.
+function run.limits_of(r, index)
+  local d, task = r.dag, plan.task(r.plan, index)
+  d.limits = d.limits or { run.limit(d, d.id, d.paused and 0 or d.max_tasks) }
+  if task.max_active == 0 then return d.limits end
+  local key = task.keyed and redis.call('HGET', run.key('keys', d.id, r.id), index)
+  return { d.limits[1], run.limit(d, d.id .. ':' .. (key and 'key:' .. key or index), task.max_active) }
+end
+
+local function place(l, member, stays)
+  l.busy = l.busy + (stays and 1 or -1)
+  l.places[member] = stays
+  run.moved[l] = true
+end
+
+local function mark(r, index, stays)
+  r.marks[index] = stays
+  run.changed[r] = true
+end
+
+-- A ready task takes its place under all of its limits and goes into its run's ready set, from which it is offered;
+-- or it is parked at the first limit that is full, and holds no place meanwhile. `jump`: it was first in line at that one.
+function run.admit(r, index, attempt, jump)
+  local limits, member = run.limits_of(r, index), r.id .. '/' .. index
+  for _, l in ipairs(limits) do
+    if l.busy >= l.max or (l.parked > 0 and l ~= jump) then
+      -- Smaller goes first: priority, then the age of the run; both parts together stay below 2^53.
+      local priority = tonumber(plan.task(r.plan, index).priority)
+      redis.call('ZADD', l.parked_key, (1000 - priority) * 4000000000000 + r.created, member)
+      l.parked = l.parked + 1
+      run.touched[l.name] = l
+      return
+    end
+  end
+  for _, l in ipairs(limits) do place(l, member, true) end
+  mark(r, index, true)
+  run.woken[r.path] = true
+  run.offer(r, index, attempt)
+end
+
+function run.ready(r, index, rec)
+  local last = rec and rec.attempt or 0
+  if not rec and r.cleared then
+    last = tonumber(redis.call('HGET', run.key('tries', r.dag.id, r.id), 'last' .. index)) or 0
+  end
+  local attempt = last + 1
+  run.put(r, index, { state = 'r', attempt = attempt, failures = rec and rec.failures or 0, losses = rec and rec.losses or 0,
+    ready = run.since(r, run.now), queued = '', started = '', ended = '', worker = '' })
+  run.admit(r, index, attempt)
+end
+
+-- The task stops occupying its limits, from whatever live state it was in. A parked one occupies none.
+function run.leave(r, index, rec)
+  local limits, member, parked = run.limits_of(r, index), r.id .. '/' .. index, false
+  if rec.state == 'r' then
+    mark(r, index, false)
+    for _, l in ipairs(limits) do
+      if l.parked > 0 and redis.call('ZREM', l.parked_key, member) == 1 then l.parked, parked = l.parked - 1, true end
+    end
+  end
+  for _, l in ipairs(limits) do
+    if not parked then place(l, member, false) end
+    if l.parked > 0 then run.touched[l.name] = l end
+  end
+end
+
+-- Parked tasks take the places that became free, in their order.
+function run.unpark(l)
+  while l.parked > 0 and l.busy < l.max do
+    if run.budget <= 0 then return run.continue('unpark', l.name, '', l.max) end
+    run.budget = run.budget - 1
+    local member = redis.call('ZPOPMIN', l.parked_key)[1]
+    l.parked = l.parked - 1
+    local id, index = string.match(member, '^([^/]+)/(%d+)$')
+    local r = run.open(l.dag.name, id)
+    local rec = r and run.record(r, index)
+    if rec and rec.state == 'r' then run.admit(r, index, rec.attempt, l) end
+  end
+end
+
+function run.queued(id)
+  local r, index, rec, attempt = run.attempt(id)
+  if not rec or rec.attempt ~= attempt or rec.state ~= 'r' then return end
+  rec.state, rec.queued = 'q', run.since(r, run.now)
+  run.put(r, index, rec)
+  mark(r, index, false)
+end
+
+-- What it was offered for is not wanted any more.
+function run.unready(r, index)
+  mark(r, index, false)
+end
+
+function run.running(r, index, rec, since, worker)
+  if rec.state == 'r' then mark(r, index, false) end
+  rec.state, rec.started, rec.worker = 'x', since, worker
+  run.put(r, index, rec)
+end
+
+-- ---------------------------------------------------------------- settling
+
+function run.continue(kind, id, outcome, offset)
+  redis.call('XADD', run.inbox, '*', 'kind', kind, 'id', id, 'outcome', outcome or '', 'ms', offset or 0)
+end
+
+function run.archive(r, index, rec, outcome, reason)
+  redis.call('HSET', run.key('tries', r.dag.id, r.id), index .. '.' .. string.format('%d', rec.attempt),
+    outcome .. ',' .. rec.started .. ',' .. rec.ended .. ',' .. rec.worker .. ',' .. reason)
+end
+
+function run.settle(r, index, rec, letter)
+  rec = rec or { attempt = 0, failures = 0, losses = 0, ready = '', queued = '', started = '', worker = '', ended = run.since(r, run.now) }
+  rec.state = letter
+  run.put(r, index, rec)
+  r.left, r.counted = r.left - 1, true
+  if letter == 'f' and not plan.task(r.plan, index).allow_failure then r.failed = r.failed + 1 end
+  if r.left <= 0 then return run.close(r) end
+  run.work[#run.work + 1] = { r = r, index = index, letter = letter, position = 1 }
+end
+
+function run.close(r)
+  run.end_as(r, r.failed > 0 and 'failed' or 'success')
+end
+
+function run.end_as(r, state)
+  local d = r.dag
+  if r.state == 'queued' then
+    redis.call('ZREM', d.queue_key, r.id)
+    redis.call('ZREM', run.prefix .. 'queued_runs', d.id .. '/' .. r.id)
+  end
+  r.state, r.marks = state, {}
+  run.note(r, 'state', state)
+  run.note(r, 'ended', string.format('%d', run.now))
+  redis.call('DEL', run.ready_key(r))
+  redis.call('ZREM', run.prefix .. 'outbox', r.path)
+  redis.call('SREM', d.active_key, r.id)
+  redis.call('ZREM', run.prefix .. 'running_runs', d.id .. '/' .. r.id)
+  redis.call('ZADD', run.prefix .. 'ended', run.now, r.path)
+  if r.kind == 'backfill' then run.leave_backfill(r, state) end
+  if state == 'success' then run.hook(r, 'success') elseif state == 'failed' then run.hook(r, 'failure') end
+  local e = run.ended
+  e[#e + 1] = d.id .. '/' .. r.id
+  e[#e + 1] = state
+  e[#e + 1] = string.format('%d', run.now - (tonumber(redis.call('HGET', r.key, 'started')) or run.now))
+  run.start_next(d)
+end
+
+-- What the DAG wants to be told is put into an outbox in the same step; the owner delivers it, at least once.
+function run.hook(r, event)
+  if string.find(plan.head(r.plan).hooks, event, 1, true) then
+    redis.call('ZADD', run.prefix .. 'hooks', run.now, r.path .. '/' .. event .. '/' .. string.format('%d', run.now))
+  end
+end
+
+-- A run of a backfill makes room for its next one.
+function run.leave_backfill(r, state)
+  local id = redis.call('HGET', r.key, 'backfill')
+  if not id then return end
+  local key = run.key('backfill', r.dag.id, id)
+  if redis.call('SREM', run.key('backfill_runs', r.dag.id, id), r.id) == 0 then return end
+  redis.call('HINCRBY', key, state, 1)
+  if redis.call('HGET', key, 'state') == 'running' then redis.call('ZADD', run.prefix .. 'backfill_look', 0, r.dag.id .. '/' .. id) end
+end
+
+-- One downstream task hears that an upstream settled.
+local function tell(r, child, n, rule, letter)
+  if record.decided(r.values[child]) then return end
+  local packed = redis.pcall('HINCRBY', r.key, child, record.CLASS[letter])
+  if type(packed) ~= 'number' then return end -- it has a record: decided already
+  r.values[child] = nil
+  local verdict = rules.decide[rule](n, record.counts(packed))
+  if verdict == 'r' then
+    run.ready(r, child)
+  elseif verdict then
+    run.settle(r, child, nil, verdict)
+  end
+end
+
+-- A task that its upstream did not choose is skipped directly, unless it has been decided.
+local function skip(r, child)
+  if not run.record(r, child) then run.settle(r, child, nil, 'k') end
+end
+
+-- What was not chosen among the direct downstream.
+local function skipped_by_choice(item)
+  if item.letter ~= 's' then return {} end
+  local set = {}
+  local list = redis.call('HGET', run.key('tries', item.r.dag.id, item.r.id), 'branch' .. item.index)
+  for child in string.gmatch(list or '', '%d+') do set[child] = true end
+  return set
+end
+
+-- What follows from everything that has settled in this call, as far as the budget goes.
+function run.spread()
+  while run.next_work <= #run.work do
+    local item = run.work[run.next_work]
+    local r = item.r
+    if r.state == 'running' then
+      local downstream = plan.downstream(r.plan, item.index)
+      local chosen_not = string.find(r.flags, 'b', 1, true) and skipped_by_choice(item) or {}
+      local child, n, rule, position = plan.child(downstream, item.position)
+      while child and r.state == 'running' do
+        if run.budget <= 0 then return run.put_back() end
+        run.budget = run.budget - 1
+        if chosen_not[child] then skip(r, child) else tell(r, child, tonumber(n), rule, item.letter) end
+        item.position = position
+        child, n, rule, position = plan.child(downstream, position)
+      end
+    end
+    run.next_work = run.next_work + 1
+  end
+end
+
+function run.put_back()
+  for i = run.next_work, #run.work do
+    local item = run.work[i]
+    run.continue('spread', item.r.path .. '/' .. item.index .. '/0', item.letter, item.position)
+    redis.call('HINCRBY', item.r.key, 'pending', 1)
+  end
+  run.next_work = #run.work + 1
+end
+
+-- The attempt ended without success: retry within the budget of the task, else fail.
+function run.fail(r, index, rec, reason, final, retry_ms)
+  local task = plan.task(r.plan, index)
+  run.leave(r, index, rec)
+  rec.failures, rec.losses = rec.failures + 1, 0
+  run.archive(r, index, rec, 'failed', reason)
+  if final or rec.failures > task.retries then return run.settle(r, index, rec, 'f') end
+  local delay = retry_ms and math.min(retry_ms, retry.CEILING) or retry.delay_ms(task, rec.failures, r.id .. '/' .. index .. '/' .. string.format('%d', rec.attempt))
+  if delay <= 0 then return run.ready(r, index, rec) end
+  rec.state = 'w'
+  run.put(r, index, rec)
+  redis.call('ZADD', run.prefix .. 'timers', run.now + delay, 'retry/' .. r.path .. '/' .. index .. '/' .. string.format('%d', rec.attempt))
+end
+
+-- Whoever held the attempt at its pool is to be told; the owner passes it on and takes it off this set.
+function run.stop(r, index, attempt)
+  redis.call('SADD', run.prefix .. 'stops', plan.task(r.plan, index).pool .. '/' .. r.path .. '/' .. index .. '/' .. string.format('%d', attempt))
+  run.woken[r.path] = true
+end
+
+-- ---------------------------------------------------------------- runs
+
+function run.roots(r, offset)
+  local at = 0
+  for index in string.gmatch(plan.head(r.plan).roots, '%d+') do
+    at = at + 1
+    if at > offset then
+      if run.budget <= 0 then return run.continue('roots', r.path, '', at - 1) end
+      run.budget = run.budget - 1
+      run.ready(r, index)
+    end
+  end
+end
+
+-- `fresh`: it was created in this call, and waited nowhere.
+function run.start(r, fresh)
+  r.state = 'running'
+  run.note(r, 'state', 'running')
+  run.note(r, 'started', string.format('%d', run.now))
+  redis.call('SADD', r.dag.active_key, r.id)
+  if not fresh then redis.call('ZREM', run.prefix .. 'queued_runs', r.dag.id .. '/' .. r.id) end
+  redis.call('ZADD', run.prefix .. 'running_runs', run.now, r.dag.id .. '/' .. r.id)
+  local timeout = plan.head(r.plan).run_timeout
+  if timeout > 0 then redis.call('ZADD', run.prefix .. 'timers', run.now + timeout, 'expire/' .. r.path) end
+  if not fresh and redis.call('HEXISTS', r.key, 'reopen') == 1 then run.reopen(r) else run.roots(r, 0) end
+end
+
+-- A run that was cleared goes on with the tasks that are listed in `reopen`.
+function run.reopen(r)
+  local rest = {}
+  for index in string.gmatch(redis.call('HGET', r.key, 'reopen') or '', '%d+') do
+    if run.budget > 0 then
+      run.budget = run.budget - 1
+      run.ready(r, index)
+    else
+      rest[#rest + 1] = index
+    end
+  end
+  redis.call('HDEL', r.key, 'reopen')
+  if #rest > 0 then
+    redis.call('HSET', r.key, 'reopen', table.concat(rest, ','))
+    redis.call('HINCRBY', r.key, 'pending', 1)
+    run.continue('reopen', r.path)
+  end
+end
+
+function run.room(d)
+  return not d.paused and redis.call('SCARD', d.active_key) < d.max_runs
+end
+
+-- Queued runs of a DAG start in the order of their logical dates, as far as its limit allows.
+function run.start_next(d)
+  while run.room(d) do
+    local id = redis.call('ZRANGE', d.queue_key, 0, 0)[1]
+    if not id then return end
+    if run.budget <= 0 then return run.continue('limits', d.id) end
+    run.budget = run.budget - 1
+    local r = run.open(d.name, id)
+    if r and r.frozen then return end -- when its edit is done, this is tried again
+    redis.call('ZREM', d.queue_key, id)
+    if r and r.state == 'queued' then run.start(r) end
+  end
+end
+
+-- Every script that includes this ends with it: what follows is done, freed places are taken.
+function run.finish()
+  run.spread()
+  repeat
+    local name, l = next(run.touched)
+    if name then
+      run.touched[name] = nil
+      run.unpark(l)
+    end
+  until not name
+  run.write()
+end
+
+-- For scripts that the owner does not call: it sleeps on its inbox, and hears there which runs have something ready or to be
+-- stopped, and which have ended.
+function run.wake()
+  for id in pairs(run.woken) do run.continue('wake', id) end
+  for i = 1, #run.ended, 3 do run.continue('ended', run.ended[i], run.ended[i + 1], run.ended[i + 2]) end
+end
+-- Clear and mark, task by task, as redsched/edit.py has planned them. A big edit is carried out in slices; meanwhile the
+-- run is frozen: whatever else is said about it waits in the inbox.
+--   none:<counters>  waits for its upstreams · ready  all it waits for is settled · rule:<letter>  decided by its rule
+--   mark:<letter>    settled by a person
+local edit = {}
+
+local ARCHIVED = { s = 'success', r = 'cancelled', q = 'cancelled', x = 'cancelled' }
+
+function edit.begin()
+  edit.left, edit.failed, edit.stopped = 0, 0, 0
+  edit.ready, edit.set, edit.last, edit.gone, edit.forget, edit.drop = {}, {}, {}, {}, {}, {}
+end
+
+local function leave_behind(r, index, rec, kind)
+  if record.LIVE[rec.state] then
+    run.leave(r, index, rec)
+    run.stop(r, index, rec.attempt)
+    edit.stopped = edit.stopped + 1
+  end
+  if record.SETTLED[rec.state] then edit.left = edit.left + 1 end
+  if rec.state == 'f' and not plan.task(r.plan, index).allow_failure then edit.failed = edit.failed - 1 end
+  if rec.attempt > 0 then
+    local try = index .. '.' .. string.format('%d', rec.attempt)
+    edit.last[#edit.last + 1] = 'last' .. index
+    edit.last[#edit.last + 1] = string.format('%d', rec.attempt)
+    if ARCHIVED[rec.state] then
+      edit.last[#edit.last + 1] = try
+      edit.last[#edit.last + 1] = ARCHIVED[rec.state] .. ',' .. rec.started .. ',' .. rec.ended .. ',' .. rec.worker .. ','
+        .. (kind == 'mark' and 'marked by a person' or 'cleared')
+    end
+    edit.gone[#edit.gone + 1] = try
+  end
+end
+
+function edit.task(r, index, text, change)
+  local kind, value = string.match(change, '^(%a+):?(.*)$')
+  local rec = record.decode(text)
+  if rec then leave_behind(r, index, rec, kind) end
+  edit.forget[#edit.forget + 1] = 'mark' .. index
+  edit.forget[#edit.forget + 1] = 'branch' .. index
+  if kind == 'ready' then
+    edit.ready[#edit.ready + 1] = index
+  elseif kind == 'none' and value ~= '0' then
+    edit.set[#edit.set + 1] = index
+    edit.set[#edit.set + 1] = value
+    return
+  elseif kind ~= 'none' then
+    local marked = kind == 'mark' and rec or nil
+    edit.set[#edit.set + 1] = index
+    edit.set[#edit.set + 1] = record.encode({ state = value, attempt = marked and marked.attempt or 0, failures = 0, losses = 0, ready = '',
+      queued = '', started = marked and marked.started or '', ended = run.since(r, run.now), worker = marked and marked.worker or '' })
+    if kind == 'mark' then
+      edit.last[#edit.last + 1] = 'mark' .. index
+      edit.last[#edit.last + 1] = value
+    end
+    if value == 'f' and not plan.task(r.plan, index).allow_failure then edit.failed = edit.failed + 1 end
+    edit.left = edit.left - 1
+    return
+  end
+  edit.drop[#edit.drop + 1] = index
+end
+
+-- What the tasks of this slice need from Redis, in as few commands as it takes. A slice has at most 500 tasks.
+function edit.write(r)
+  run.write()
+  r.values = {}
+  local tries = run.key('tries', r.dag.id, r.id)
+  if #edit.forget > 0 then redis.call('HDEL', tries, unpack(edit.forget)) end
+  if #edit.last > 0 then redis.call('HSET', tries, unpack(edit.last)) end
+  if #edit.gone > 0 then redis.call('HDEL', run.key('results', r.dag.id, r.id), unpack(edit.gone)) end
+  if #edit.drop > 0 then redis.call('HDEL', r.key, unpack(edit.drop)) end
+  if #edit.set > 0 then redis.call('HSET', r.key, unpack(edit.set)) end
+  r.left, r.failed, r.counted = r.left + edit.left, r.failed + edit.failed, true
+  run.changed[r] = true
+  local before = redis.call('HGET', r.key, 'reopen') or ''
+  redis.call('HSET', r.key, 'cleared', '1', 'reopen', before .. (before ~= '' and #edit.ready > 0 and ',' or '') .. table.concat(edit.ready, ','))
+  r.cleared = '1'
+end
+
+-- All tasks are done: the run goes on from there, or ends, or waits for its turn.
+function edit.finish(r)
+  local d = r.dag
+  local ended = r.state ~= 'running' and r.state ~= 'queued'
+  redis.call('HDEL', r.key, 'frozen')
+  r.frozen = nil
+  if r.left == 0 then
+    redis.call('HDEL', r.key, 'reopen')
+    if not ended then return run.close(r) end
+    r.state = r.failed > 0 and 'failed' or 'success'
+    run.note(r, 'state', r.state)
+  elseif r.state == 'running' then
+    run.reopen(r)
+  else
+    run.note(r, 'state', 'queued')
+    redis.call('HDEL', r.key, 'ended')
+    r.state = 'queued'
+    redis.call('ZREM', run.prefix .. 'ended', r.path)
+    redis.call('ZADD', run.prefix .. 'queued_runs', string.format('%d', r.created), d.id .. '/' .. r.id)
+    redis.call('ZADD', d.queue_key, run.order(r), r.id)
+    run.start_next(d)
+  end
+end
+
+-- One slice of a staged edit: the owner's part.
+function edit.slice(r)
+  local key = run.key('edit', r.dag.id, r.id)
+  run.write()
+  local items = redis.call('LRANGE', key, 0, 499)
+  redis.call('LTRIM', key, 500, -1)
+  local indexes = {}
+  edit.begin()
+  for i = 1, #items, 2 do indexes[#indexes + 1] = items[i] end
+  if #indexes > 0 then
+    local texts = redis.call('HMGET', r.key, unpack(indexes))
+    for i, index in ipairs(indexes) do edit.task(r, index, texts[i], items[2 * i]) end
+    run.budget = run.budget - #indexes
+    edit.write(r)
+  end
+  if redis.call('EXISTS', key) == 0 then return edit.finish(r) end
+  run.continue('edit', r.path)
+end
+local owner = KEYS[1]
+local meta = KEYS[2]
+local inbox = KEYS[3]
+local timers = KEYS[4]
+local prefix = KEYS[5]
+local token = ARGV[1]
+-- audit_fix: puts right what an audit has found twice (redsched/audit), each only if the run is still as it was seen.
+-- cell: shard
+-- keys: owner meta inbox timers prefix
+-- args: token ...
+-- The rest, six a repair: what, DAG, run id (or the name of a limit, or a backfill), task index, value, seen:
+--   `state/left/edits/pending/record of the task` as it was, '' for what is no run's.
+-- returns: {1 for each that was done, 0 for what has changed meanwhile}
+-- errors: FENCED
+-- cost: O(repairs), at most 100
+local refused = lease.refused(owner, meta, token)
+if refused then return refused end
+run.begin(prefix, inbox, clock.now())
+
+local function seen_now(dag, id, index)
+  run.write()
+  local v = redis.call('HMGET', run.key('run', dag, id), 'state', 'left', 'edits', 'pending', index)
+  for i = 1, 5 do v[i] = v[i] or '' end
+  return table.concat(v, '/', 1, 5)
+end
+
+local function put(there, add, key, remove, member, score)
+  if there then return redis.call(add, key, unpack(score and { score, member } or { member })) end
+  return redis.call(remove, key, member)
+end
+
+-- A task stands where its state says: in the ready set and its limits, or parked, or nowhere.
+local fix = {}
+
+function fix.place(r, index)
+  local rec, member, limits = run.record(r, index), r.id .. '/' .. index, run.limits_of(r, index)
+  run.unready(r, index)
+  for _, l in ipairs(limits) do
+    l.parked = l.parked - redis.call('ZREM', l.parked_key, member)
+    l.busy = l.busy - redis.call('SREM', l.busy_key, member)
+    run.touched[l.name] = l
+  end
+  if rec and rec.state == 'r' and r.state == 'running' then return run.admit(r, index, rec.attempt) end
+  if not rec or not record.LIVE[rec.state] then return end
+  for _, l in ipairs(limits) do l.busy = l.busy + redis.call('SADD', l.busy_key, member) end
+end
+
+-- value: what its upstreams amount to, and the verdict of its rule (r, k, u or none).
+function fix.decide(r, index, value)
+  local packed, verdict = string.match(value, '^(%d+):(%a?)$')
+  if packed == '0' then redis.call('HDEL', r.key, index) else redis.call('HSET', r.key, index, packed) end
+  r.values[index] = packed ~= '0' and packed
+  if verdict == 'r' then run.ready(r, index) elseif verdict ~= '' then run.settle(r, index, nil, verdict) end
+end
+
+function fix.count(r, _, value)
+  local left, failed = string.match(value, '^(%d+),(%d+)$')
+  r.left, r.failed, r.counted = tonumber(left), tonumber(failed), true
+  run.changed[r] = true
+  redis.call('HDEL', r.key, 'pending')
+  if r.left == 0 and r.state == 'running' then run.close(r) end
+end
+
+-- When it would have been due; that may be long ago.
+function fix.timer(r, index)
+  local rec, task = run.record(r, index), plan.task(r.plan, index)
+  local id = r.path .. '/' .. index .. '/' .. string.format('%d', rec.attempt)
+  if rec.state == 'w' then
+    local delay = retry.delay_ms(task, rec.failures, r.id .. '/' .. index .. '/' .. string.format('%d', rec.attempt))
+    redis.call('ZADD', timers, 'NX', r.created + (tonumber(rec.ended) or 0) + delay, 'retry/' .. id)
+  elseif rec.state == 'x' then
+    redis.call('ZADD', timers, 'NX', r.created + (tonumber(rec.started) or 0) + task.timeout + task.grace + 10000, 'timeout/' .. id)
+  end
+end
+
+-- The run stands in the lists that its state says, and in no other.
+function fix.run(r)
+  local d, name, plain = r.dag, r.path, r.dag.id .. '/' .. r.id
+  local created, running, queued = string.format('%d', r.created), r.state == 'running', r.state == 'queued'
+  local v = redis.call('HMGET', r.key, 'started', 'ended', 'late')
+  put(running, 'SADD', d.active_key, 'SREM', r.id)
+  put(running, 'ZADD', prefix .. 'running_runs', 'ZREM', plain, v[1] or created)
+  put(queued, 'ZADD', d.queue_key, 'ZREM', r.id, run.order(r))
+  put(queued, 'ZADD', prefix .. 'queued_runs', 'ZREM', plain, created)
+  put(not running and not queued, 'ZADD', prefix .. 'ended', 'ZREM', name, v[2] or created)
+  redis.call('ZADD', prefix .. 'runs:' .. d.id, 'NX', created, r.id)
+  if run.logical(r) ~= '' then redis.call('ZADD', prefix .. 'dates:' .. d.id, run.logical(r), r.id) end
+  local ready = running and redis.call('EXISTS', run.ready_key(r)) == 1
+  if ready then run.woken[name] = true else redis.call('DEL', run.ready_key(r)) end
+  if ready then redis.call('ZADD', prefix .. 'outbox', 'NX', run.now, name) else redis.call('ZREM', prefix .. 'outbox', name) end
+  if not running and not queued then
+    local e = run.ended
+    e[#e + 1], e[#e + 2], e[#e + 3] = plain, r.state, '0'
+  end
+  local t = redis.call('HMGET', r.plan.key, 'run_timeout', 'deadline')
+  if running and t[1] then redis.call('ZADD', timers, 'NX', (tonumber(v[1]) or run.now) + t[1], 'expire/' .. name) end
+  if (running or queued) and t[2] and r.kind ~= 'backfill' and not v[3] then
+    redis.call('ZADD', timers, 'NX', (tonumber(run.logical(r)) or r.created) + t[2], 'deadline/' .. name)
+  end
+  if queued then run.start_next(d) end
+end
+
+-- A big edit goes on; if what it had to do is gone, with what it has done.
+function fix.edit(r)
+  if redis.call('EXISTS', run.key('edit', r.dag.id, r.id)) == 1 then return run.continue('edit', r.path) end
+  edit.finish(r)
+end
+
+function fix.reopen(r)
+  if r.state == 'running' then run.reopen(r) end
+end
+
+-- What is no run's. Each looks again before it writes.
+local other = {}
+
+-- No such run: no list names it. (A packed one stays among the DAG's runs.)
+function other.gone(dag, id)
+  if redis.call('EXISTS', run.key('run', dag, id)) == 1 then return end
+  local d = run.dag(dag)
+  local name = (d and d.name or dag) .. '/' .. id
+  for _, list in ipairs({ 'queued_runs', 'running_runs' }) do redis.call('ZREM', prefix .. list, dag .. '/' .. id) end
+  for _, list in ipairs({ 'outbox', 'ended' }) do redis.call('ZREM', prefix .. list, name) end
+  redis.call('SREM', prefix .. 'active:' .. dag, id)
+  redis.call('ZREM', prefix .. 'queue:' .. dag, id)
+  local packed = redis.call('HEXISTS', prefix .. 'packed:' .. dag, id) == 1
+  if not packed then
+    for _, list in ipairs({ 'runs:', 'dates:' }) do redis.call('ZREM', prefix .. list .. dag, id) end
+    redis.call('ZREM', prefix .. 'recent', dag .. '/' .. id)
+  elseif not redis.call('ZSCORE', prefix .. 'runs:' .. dag, id) then
+    redis.call('ZADD', prefix .. 'runs:' .. dag, run.now, id)
+  end
+  if d and not d.deleted then run.start_next(d) end
+  return true
+end
+
+local function live(d, member)
+  local id, index = string.match(member, '^([^/]+)/(%d+)$')
+  local r = id and run.open(d.name, id)
+  local rec = r and run.record(r, index)
+  return rec and record.LIVE[rec.state] and rec
+end
+
+-- A limit lets go of what does not stand under it; whoever is next takes the place.
+local function leave(dag, name, count, command, member, max, keeps)
+  local d = run.dag(dag)
+  local rec = d and live(d, member)
+  if not d or (rec and keeps(rec)) then return end
+  local l = run.limit(d, name, name == d.id and (d.paused and 0 or d.max_tasks) or tonumber(max))
+  local gone = redis.call(command, l[count .. '_key'], member)
+  l[count] = l[count] - gone
+  if l.max >= 0 then run.touched[name] = l end
+  return gone == 1
+end
+
+function other.not_busy(dag, name, member, max)
+  return leave(dag, name, 'busy', 'SREM', member, max, function() return true end)
+end
+
+function other.not_parked(dag, name, member, max)
+  return leave(dag, name, 'parked', 'ZREM', member, max, function(rec) return rec.state == 'r' end)
+end
+
+function other.unpark(dag, name, _, max)
+  local d = run.dag(dag)
+  if not d then return end
+  local l = run.limit(d, name, name == d.id and (d.paused and 0 or d.max_tasks) or tonumber(max))
+  run.touched[name] = l
+  return l.parked > 0 and l.busy < l.max
+end
+
+function other.next(dag)
+  local d = run.dag(dag)
+  if not d or d.deleted then return end
+  run.start_next(d)
+  return true
+end
+
+function other.inactive(dag, id)
+  local d = run.dag(dag)
+  local r = d and run.open(d.name, id)
+  if not d or (r and r.state == 'running') or redis.call('SREM', d.active_key, id) == 0 then return end
+  run.start_next(d)
+  return true
+end
+
+function other.not_queued(dag, id)
+  local d = run.dag(dag)
+  local r = d and run.open(d.name, id)
+  if not d or (r and r.state == 'queued') or redis.call('ZREM', d.queue_key, id) == 0 then return end
+  run.start_next(d)
+  return true
+end
+
+function other.slot(dag)
+  local key = prefix .. 'dag:' .. dag
+  local v = redis.call('HMGET', key, 'slot', 'paused', 'deleted')
+  return v[1] and v[2] ~= '1' and not v[3] and redis.call('ZADD', prefix .. 'slots', 'NX', 1, dag) == 1
+end
+
+function other.listed(dag)
+  return run.dag(dag) and redis.call('SADD', prefix .. 'dags', dag) == 1
+end
+
+function other.backfill(dag, id, run_id)
+  if run_id ~= '' then
+    local d = run.dag(dag)
+    local r = d and run.open(d.name, run_id)
+    if not d or (r and (r.state == 'running' or r.state == 'queued')) then return end
+    redis.call('SREM', run.key('backfill_runs', dag, id), run_id)
+  end
+  if redis.call('HGET', run.key('backfill', dag, id), 'state') ~= 'running' then return run_id ~= '' end
+  redis.call('ZADD', prefix .. 'backfill_look', 0, dag .. '/' .. id)
+  return true
+end
+
+-- An attempt that is wanted is not to be stopped.
+function other.stop(_, _, stop)
+  local r, _, rec, attempt = run.attempt(string.match(stop, '^[^/]+/(.+)$'))
+  if not r or not rec or rec.attempt ~= attempt or not record.LIVE[rec.state] then return end
+  return redis.call('SREM', prefix .. 'stops', stop) == 1
+end
+
+function other.timer(_, _, timer)
+  return redis.call('ZREM', timers, timer) == 1
+end
+
+local done = {}
+for i = 2, #ARGV, 6 do
+  local what, dag, id, index, value, seen = unpack(ARGV, i, i + 5)
+  local ok
+  if other[what] and seen == '' then
+    ok = other[what](dag, id, index, value)
+  else
+    local d = run.dag(dag)
+    local r = d and not d.deleted and run.open(d.name, id)
+    ok = r and seen_now(dag, id, index) == seen
+    if ok then fix[what](r, index, value) end
+  end
+  done[#done + 1] = ok and 1 or 0
+end
+run.finish()
+run.wake()
+run.continue('wake', '-') -- the owner looks at timers and slots anew
+return done
