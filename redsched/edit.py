@@ -1,7 +1,7 @@
 """What a clear or a mark does to a run: pure decisions from what the run is now; `shard/edit_run` carries them out.
 
-Tasks below that were skipped or upstream_failed only because of what changes open again by themselves; bodies that
-succeeded or failed on their own are touched only if they were selected.
+Tasks below that were skipped or upstream_failed only because of what changes open again by themselves, and so does what
+only a cancel of the run had ended; bodies that succeeded or failed on their own are touched only if they were selected.
 """
 
 from __future__ import annotations
@@ -135,6 +135,8 @@ def _plan(graph: Graph, now: Now, cleared: set[int], marks: dict[int, str]) -> E
     for i, state in marks.items():
         states[i] = state
     changed = cleared | set(marks)
+    if not changed:  # a run that was cancelled stays as it is
+        return Edit({}, (), _run_state(states))
     chosen_not: dict[int, set[int]] = {}
     for up, children in now.not_chosen.items():
         if up not in changed and states[up] == "success":
@@ -146,6 +148,8 @@ def _plan(graph: Graph, now: Now, cleared: set[int], marks: dict[int, str]) -> E
     for i in graph.order:
         if i not in dirty or i in marks:
             continue
+        if now.fresh and states[i] == "cancelled":
+            opened.add(i)  # the run goes on, with all that its cancel took away
         open_now = i in opened or states[i] == "none"
         derived = now.by_rule[i] and states[i] in ("skipped", "upstream_failed")
         if not open_now and not derived:

@@ -135,6 +135,33 @@ def test_a_cancelled_run_can_be_cleared_and_runs_to_its_end(engine: Engine) -> N
     assert engine.client.run("d", "latest")["state"] == "success"
 
 
+def test_a_clear_that_finds_nothing_leaves_a_cancelled_run_cancelled(engine: Engine) -> None:
+    """It had made a success of it: no task that was left had failed."""
+    engine.register("d", {"a": {"retries": 1}, "b": {"needs": ["a"]}})
+    engine.client.trigger("d")
+    engine.step()
+    engine.client.cancel("d", "latest")
+    before = engine.client.run("d", "latest")
+    assert engine.client.clear("d", "latest", only_failed=True)["cleared"] == []
+    engine.settle()
+    assert engine.client.run("d", "latest") == before
+    assert before["state"] == "cancelled"
+
+
+def test_a_cancelled_run_that_goes_on_leaves_nothing_cancelled(engine: Engine) -> None:
+    """It would end as a success of which a part was never done."""
+    engine.register("d", {"a": {}, "b": {}, "c": {"needs": ["b"]}})
+    engine.client.trigger("d")
+    engine.step()
+    engine.client.cancel("d", "latest")
+    engine.settle()
+    assert engine.client.clear("d", "latest", ["a"], dry_run=True)["cleared"] == ["a", "b"]
+    assert engine.client.clear("d", "latest", ["a"])["cleared"] == ["a", "b"]
+    engine.settle()
+    assert engine.client.run("d", "latest")["state"] == "success"
+    assert engine.states("d") == dict.fromkeys("abc", "success")
+
+
 def test_an_unknown_task_is_refused_with_a_hint(engine: Engine) -> None:
     engine.register("d", {"extract": {}})
     engine.client.trigger("d")
