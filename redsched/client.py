@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
@@ -35,6 +35,9 @@ T = TypeVar("T")
 # How long a client that has reached Redis before keeps trying when it goes away (a restart takes about a second).
 PATIENCE_S = 10.0
 FOLLOW_S = 0.25
+EVENTS_BLOCK_MS = 1000
+RUNS_AT_ONCE = 100
+KNOWN_SPECS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,7 @@ class Client:
         self.store = Store.open(self.settings, "client")
         self._reached = False
         self._plans: dict[tuple[str, str], tuple[dict[str, Any], list[str]]] = {}
+        self._specs: dict[tuple[str, str], DagSpec] = {}
 
     @classmethod
     def from_url(cls, url: str | None = None, namespace: str | None = None) -> Client:
@@ -113,7 +117,8 @@ class Client:
         if dry_run:
             return self._say(self._would_register, spec, digest, path)
         for name, slots in spec.pools.items():
-            self._say(self.store.pool.configure, name, slots, only_new=True)
+            if self._say(self.store.pool.configure, name, slots, only_new=True):
+                self._event("pool_set", f"pool {name} made with {slots} slots for DAG {spec.dag}", pool=name)
         info = {
             "schedule": _schedule_text(spec.schedule),
             "description": spec.description,
@@ -144,6 +149,10 @@ class Client:
             )
 
         version, new = self._say(stage_and_register)
+        if new:
+            self._event(
+                "dag_registered", f"DAG {spec.dag} is at version {version}", dag=spec.dag, version=version
+            )
         row = {"dag": spec.dag, "version": version, "changed": new, "path": path}
         return {**row, **({"schedule": timing.change} if timing.change else {})}
 
@@ -223,12 +232,18 @@ class Client:
 
     def pause(self, dag: str) -> dict[str, Any]:
         """Nothing of the DAG starts any more, until `resume`; what runs goes on."""
-        self._dag_hash(dag)
-        return {"dag": dag, "paused": True, "changed": self._say(self.store.shard.pause, dag, True)}
+        return self._pause(dag, True)
 
     def resume(self, dag: str) -> dict[str, Any]:
+        return self._pause(dag, False)
+
+    def _pause(self, dag: str, paused: bool) -> dict[str, Any]:
         self._dag_hash(dag)
-        return {"dag": dag, "paused": False, "changed": self._say(self.store.shard.pause, dag, False)}
+        changed = self._say(self.store.shard.pause, dag, paused)
+        if changed:
+            word = "paused" if paused else "resumed"
+            self._event(f"dag_{word}", f"DAG {dag} {word}", dag=dag)
+        return {"dag": dag, "paused": paused, "changed": changed}
 
     def delete(self, dag: str, force: bool = False) -> dict[str, Any]:
         """Delete the DAG with all its runs. With active runs it is refused, unless `force`: then they are stopped."""
@@ -238,14 +253,18 @@ class Client:
             raise self._no_dag(dag) from None
         if word == "ACTIVE":
             raise Conflict(f"DAG {dag!r} has {active} active runs; cancel them, or delete with --force")
+        self._say(self.store.control.set_after, dag, None)
         stopped, gone = 0, 0
         while True:
             for run in self._say(self.store.shard.run_ids, dag, 0, 500):
                 stopped += self._forget(dag, run)
                 gone += 1
-            word, _ = self._say(self.store.shard.delete_dag, dag, "finish")
+            try:
+                word, _ = self._say(self.store.shard.delete_dag, dag, "finish")
+            except NotFound:
+                word = "OK"  # it was said before, and its reply was lost
             if word == "OK":
-                self._say(self.store.control.set_after, dag, None)
+                self._event("dag_deleted", f"DAG {dag} deleted with {gone} runs", dag=dag, runs=gone)
                 return {"dag": dag, "runs_deleted": gone, "stopped": stopped}
 
     def _forget(self, dag: str, run: str) -> int:
@@ -290,21 +309,12 @@ class Client:
         run: str | None = None,
     ) -> dict[str, Any]:
         """Start a run of the current version. Raises Conflict if the id or the logical date is taken."""
-        from redsched.definition.model import DagSpec, check_id, parse_params
-        from redsched.definition.plan import concurrency_keys
+        from redsched.definition.model import check_id
 
-        known = self._dag_hash(dag)
-        spec = DagSpec.model_validate(self._plan(dag, known["digest"])[0])
-        values = parse_params(spec, params or {})
-        text = json.dumps(values, ensure_ascii=False, separators=(",", ":")) if values else ""
-        if len(text.encode()) > self.settings.params_limit:
-            raise DefinitionError(
-                f"params of DAG {dag!r}: {len(text.encode())} bytes > limit {self.settings.params_limit}; "
-                "pass a reference (a path, a key) instead of the data"
-            )
+        spec = self._spec(dag)
+        text, keys = self._values(spec, params)
         if run is not None:
             check_id(run, "run id")
-        keys = concurrency_keys(spec, values)
         logical = None if date is None else int(aware(date, spec.timezone).timestamp() * 1000)
         while True:
             run_id = run or (manual_run_id() if logical is None else dated_run_id(logical))
@@ -317,6 +327,48 @@ class Client:
             if run is not None or logical is not None:
                 what = f"logical date {iso(logical)}" if found != run else f"id {run!r}"
                 raise Conflict(f"DAG {dag!r} has a run with {what} already: {found} ({state})")
+
+    def trigger_many(self, dag: str, runs: Iterable[dict[str, Any] | None]) -> list[dict[str, Any]]:
+        """Start a run for each of these params, many in a round trip; the answers come in their order.
+
+        All params are checked before the first run is made. Raises what `trigger` raises.
+        """
+        spec, name = self._spec(dag), manual_run_id()
+        wanted = [
+            (f"{name}.{i}", *self._values(spec, params), secrets.token_hex(6))
+            for i, params in enumerate(runs)
+        ]
+        made: list[dict[str, Any]] = []
+        for i in range(0, len(wanted), RUNS_AT_ONCE):
+            answers = self._say(self.store.shard.create_runs, dag, wanted[i : i + RUNS_AT_ONCE])
+            made += [{"dag": dag, "run": run, "state": state} for run, state in answers]
+        return made
+
+    def _spec(self, dag: str) -> DagSpec:
+        """The current version, checked once a digest."""
+        from redsched.definition.model import DagSpec
+
+        digest = self._dag_hash(dag)["digest"]
+        spec = self._specs.get((dag, digest))
+        if spec is None:
+            spec = self._specs[dag, digest] = DagSpec.model_validate(self._plan(dag, digest)[0])
+            if len(self._specs) > KNOWN_SPECS:
+                del self._specs[next(iter(self._specs))]
+        return spec
+
+    def _values(self, spec: DagSpec, params: dict[str, Any] | None) -> tuple[str, dict[int, str]]:
+        """(params as JSON, '' for none; concurrency keys by task index)."""
+        from redsched.definition.model import parse_params
+        from redsched.definition.plan import concurrency_keys
+
+        values = parse_params(spec, params or {})
+        text = json.dumps(values, ensure_ascii=False, separators=(",", ":")) if values else ""
+        if len(text.encode()) > self.settings.params_limit:
+            raise DefinitionError(
+                f"params of DAG {spec.dag!r}: {len(text.encode())} bytes > limit {self.settings.params_limit}; "
+                "pass a reference (a path, a key) instead of the data"
+            )
+        return text, concurrency_keys(spec, values)
 
     def run(self, dag: str, run: str) -> dict[str, Any]:
         """One run with all its tasks; `latest` is the newest. Raises NotFound."""
@@ -480,6 +532,9 @@ class Client:
         if not changed and state != "cancelled":
             raise Conflict(f"run {run} of DAG {dag} has ended already")
         self._say(self.store.shard.revoke_stops, self.store.shard.of(dag))
+        if changed:
+            text = f"run {run} of {dag} cancelled, {stopped} attempts stopped"
+            self._event("run_cancelled", text, dag=dag, run=run, stopped=stopped)
         return {"dag": dag, "run": run, "state": state, "stopped": stopped}
 
     def clear(
@@ -509,6 +564,9 @@ class Client:
 
         run = self._resolve(dag, run)
         done = self._edit(dag, run, plan, dry_run)
+        if done.edit.cleared and not dry_run:
+            text = f"{len(done.edit.cleared)} tasks of run {run} of {dag} cleared"
+            self._event("run_cleared", text, dag=dag, run=run, stopped=done.stopped)
         return {
             "dag": dag,
             "run": run,
@@ -538,6 +596,9 @@ class Client:
 
         run = self._resolve(dag, run)
         done = self._edit(dag, run, plan, False)
+        if done.edit.changes:
+            text = f"{task or 'all that did not end well'} in run {run} of {dag} marked {state}"
+            self._event("run_marked", text, dag=dag, run=run, task=task, state=state)
         return {
             "dag": dag,
             "run": run,
@@ -711,6 +772,8 @@ class Client:
         if slots < 0:
             raise DefinitionError(f"pool {name!r}: slots {slots}; write a whole number from 0 (closed) up")
         new = self._say(self.store.pool.configure, name, slots)
+        text = f"pool {name} {'made with' if new else 'has'} {slots} slots"
+        self._event("pool_set", text, pool=name, slots=slots)
         return {**self.pool(name), "changed": True, "new": new}
 
     def pools(self) -> list[dict[str, Any]]:
@@ -731,15 +794,40 @@ class Client:
             raise NotFound(f"pool {name!r} does not exist{hint}") from None
 
     def delete_pool(self, name: str) -> dict[str, Any]:
-        self.pool(name)
-        left = self._say(self.store.pool.delete, name)
+        if name not in self._say(self.store.pool.names):
+            self.pool(name)  # says what is there instead
+        try:
+            left = self._say(self.store.pool.delete, name)
+        except NotFound:
+            left = 0  # it was said before, and its reply was lost
         if left:
             raise Conflict(
                 f"pool {name!r} holds {left} tasks; let them end, or cancel their runs, then delete it"
             )
+        self._say(self.store.pool.forget, name)
+        self._event("pool_deleted", f"pool {name} deleted", pool=name)
         return {"pool": name, "deleted": True}
 
     # ---- the installation
+
+    def _event(self, kind: str, text: str, **data: Any) -> None:
+        """What a person did, told once it is done."""
+        self.store.events.add_by_person(kind, text, **data)
+
+    def events(self, limit: int = 50) -> list[dict[str, Any]]:
+        """What happened to the installation itself (the last 5000 events are kept), the oldest first."""
+        return [e.shown() for e in self._say(self.store.events.last, limit)] if limit > 0 else []
+
+    def follow_events(self, after: str = "$") -> Iterator[dict[str, Any]]:
+        """Events as they come, after the one with this id; waits for ever."""
+        last = after
+        if after == "$":
+            newest = self._say(self.store.events.last, 1)
+            last = newest[-1].id if newest else "0-0"
+        while True:
+            for event in self._say(self.store.events.after, last, EVENTS_BLOCK_MS):
+                last = event.id
+                yield event.shown()
 
     def shards(self) -> list[dict[str, Any]]:
         """Each shard with its owner, fence and what waits there. `expires_in`: seconds left of the owner's lease."""
@@ -924,6 +1012,7 @@ class AsyncClient:
     resume = _in_thread(Client.resume)
     delete = _in_thread(Client.delete)
     trigger = _in_thread(Client.trigger)
+    trigger_many = _in_thread(Client.trigger_many)
     run = _in_thread(Client.run)
     runs = _in_thread(Client.runs)
     wait = _in_thread(Client.wait)
@@ -938,6 +1027,7 @@ class AsyncClient:
     critical_path = _in_thread(Client.critical_path)
     logs = _in_thread(Client.logs)
     result = _in_thread(Client.result)
+    events = _in_thread(Client.events)
     set_pool = _in_thread(Client.set_pool)
     pools = _in_thread(Client.pools)
     pool = _in_thread(Client.pool)

@@ -104,7 +104,7 @@ MAY: dict[str, set[str]] = {
 # What is not ours is known in one place each, so that a change of it is a change in one place.
 ONLY_IN = {
     "redis": ("redsched.store.", "redsched.simulation."),
-    "hiredis": ("redsched.store.quick",),
+    "hiredis": ("redsched.store.quick", "redsched.simulation.server"),
     "pydantic": ("redsched.definition.",),
     "networkx": ("redsched.definition.plan",),
     "croniter": ("redsched.definition.cron",),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from redsched.errors import NotFound
+from redsched.errors import Conflict, NotFound
 from redsched.keys import shard_of
 from redsched.store import codec
 from redsched.store.pool import Offer
@@ -395,6 +395,29 @@ class ShardStore:
             "create_run", self.of(dag), "prefix inbox", dag, run, kind, logical, params, nonce, listed
         )
         return word == b"CREATED", state.decode(), found.decode()
+
+    def create_runs(
+        self, dag: str, runs: Sequence[tuple[str, str, dict[int, str], str]]
+    ) -> list[tuple[str, str]]:
+        """(run id, state) of manual runs, each given as (run id, params, concurrency keys, nonce), in one round trip."""
+        keys = self.keys(self.of(dag), "prefix", "inbox")
+        calls: list[Call] = [
+            (
+                "shard/create_run",
+                keys,
+                (dag, run, "manual", "", params, nonce, json.dumps(listed) if listed else ""),
+            )
+            for run, params, listed, nonce in runs
+        ]
+        made = []
+        for reply in self._store.scripts.many(calls) if calls else ():
+            if isinstance(reply, Exception):
+                raise reply
+            word, state, found = reply
+            if word != b"CREATED":
+                raise Conflict(f"DAG {dag!r} has a run {found.decode()!r} already")
+            made.append((found.decode(), state.decode()))
+        return made
 
     def pause(self, dag: str, paused: bool) -> bool:
         return bool(self._call("pause", self.of(dag), "prefix inbox", dag, "1" if paused else "0"))

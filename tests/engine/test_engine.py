@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from redsched.errors import Conflict, Fenced, NotFound
+from redsched.errors import Conflict, DefinitionError, Fenced, NotFound
 from redsched.keys import AttemptId
 from redsched.store.pool import Offer
 from redsched.store.shard import Report
@@ -541,3 +541,17 @@ def test_a_shard_that_is_lost_between_its_offers_and_its_slots_stops_nothing_els
     engine.scheduler.dispatch.pump([shard], engine.scheduler.redis_now())
     assert shard not in engine.scheduler.ownership.tokens
     assert engine.states("d") == {"a": "ready"}, "the outbox keeps it for the next owner"
+
+
+def test_many_runs_are_triggered_in_few_round_trips_or_not_at_all(engine: Engine) -> None:
+    engine.register("d", {"a": {}}, params={"n": {"type": "integer"}}, max_active_runs=5)
+    with pytest.raises(DefinitionError, match="n"):
+        engine.client.trigger_many("d", [{"n": 1}, {"n": "two"}])
+    assert engine.client.runs("d") == []
+    made = engine.client.trigger_many("d", ({"n": i} for i in range(250)))
+    assert len({m["run"] for m in made}) == 250
+    assert [m["state"] for m in made] == ["running"] * 5 + ["queued"] * 245
+    assert engine.client.run("d", made[7]["run"])["params"] == {"n": 7}
+    engine.settle()
+    assert {r["state"] for r in engine.client.runs("d", limit=1000)} == {"success"}
+    assert engine.client.trigger_many("d", []) == []
