@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from bench import cluster
+from bench import cluster, pages
 from bench.scripts import calls_of, logged
 from redsched.bench import shapes
 from redsched.bench.load import Numbers, burst, register, settled, submit, warm
@@ -42,6 +42,8 @@ KEPT = (
     "scheduler_us_per_task",
     "worker_us_per_task",
 )
+
+SHOWN = ("tasks/s", "scripts µs", "Redis µs", "scheduler µs", "worker µs")
 
 Rows = dict[int, dict[str, float]]
 
@@ -191,7 +193,38 @@ def write(document: dict[str, Any]) -> None:
         for plan in PLANS
     }
     plot.lines(pictures / "growth-cluster.svg", plans, "a cluster, by simulation", "Redis nodes", "tasks/s")
-    say("written: bench/results/growth.json, docs/images/growth-*.svg")
+    page = ROOT / "docs/scaling.md"
+    for axis in titles:
+        pages.fill(page, axis, growth_table(document, axis, titles[axis][1]))
+    pages.fill(page, "cluster", cluster_table(document))
+    say("written: bench/results/growth.json, docs/scaling.md, docs/images/growth-*.svg")
+
+
+def growth_table(document: dict[str, Any], axis: str, x: str) -> str:
+    laws = document["laws"][axis]
+    rows = [[f"{int(n):,}", *(pages.number(row.get(k)) for k in KEPT)] for n, row in document[axis].items()]
+    rows.append(["**k**", *(f"**{laws[k]:+.2f}**" for k in KEPT)])
+    return f"{pages.table([x, *SHOWN], rows)}\n\n{pages.place(document)}"
+
+
+def cluster_table(document: dict[str, Any]) -> str:
+    found = document["cluster"]
+    rows = [
+        [row["plan"], row["nodes"], *(pages.number(row[k]) for k in ("median", "p10", "calm"))]
+        for row in found["rows"]
+    ]
+    costs = ", ".join(
+        f"{found[f'{part}_us_per_task']:.0f} µs in {where_}"
+        for part, where_ in (
+            ("shard", "its shard"),
+            ("pool", "its pool"),
+            ("scheduler", "schedulers"),
+            ("worker", "workers"),
+        )
+        if found.get(f"{part}_us_per_task")
+    )
+    shown = pages.table(["plan", "nodes", "carried, tasks/s", "bad draw", "calm"], rows)
+    return f"A task costs {costs}.\n\n{shown}\n\n{pages.place(document)}"
 
 
 if __name__ == "__main__":

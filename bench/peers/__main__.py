@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from bench import pages
 from bench.peers import catalog
 from bench.peers.contest import Ours, Theirs, contest
 from redsched.bench.machine import load, where
@@ -102,24 +103,16 @@ def _row(peer: catalog.Peer | None, setup: Setup, version: str, seconds: float) 
         return {**about, "error": str(error)}
 
 
+def ranked(rows: dict[str, dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
+    return sorted(rows.items(), key=lambda item: -item[1].get("dag20_tasks_per_s", 0))
+
+
 def show(rows: dict[str, dict[str, Any]]) -> None:
-    ranked = sorted(rows, key=lambda name: -rows[name].get("dag20_tasks_per_s", 0))
     lines = [
-        (
-            name,
-            rows[name].get("version", ""),
-            *(_cell(rows[name].get(c)) for c in COLUMNS),
-            _remark(rows[name]),
-        )
-        for name in ranked
+        (name, row.get("version", ""), *(pages.number(row.get(c)) for c in COLUMNS), _remark(row))
+        for name, row in ranked(rows)
     ]
     table(("who", "version", *COLUMNS.values(), "joins"), lines, right=tuple(COLUMNS.values()))
-
-
-def _cell(value: float | None) -> str:
-    if value is None or value != value:
-        return ""
-    return f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
 
 
 def _remark(row: dict[str, Any]) -> str:
@@ -137,7 +130,17 @@ def write(document: dict[str, Any]) -> None:
     from bench.plot import peers
 
     peers(document, RESULTS / "peers.svg")
-    say(f"written: {RESULTS.name}/peers.json, peers.svg")
+    pages.fill(RESULTS.parent / "README.md", "peers", _page(document))
+    say(f"written: {RESULTS.name}/peers.json, peers.svg, and the table of bench/README.md")
+
+
+def _page(document: dict[str, Any]) -> str:
+    rows = [
+        [f"{name} {row.get('version', '')}", *(pages.number(row.get(c)) for c in COLUMNS)]
+        for name, row in ranked(document["rows"])
+        if "error" not in row
+    ]
+    return f"{pages.table(['who', *COLUMNS.values()], rows)}\n\n{pages.place(document)}"
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ Numbers = dict[str, Any]
 MARK: Final = "redsched.bench.bodies:mark"
 NO_LIMIT: Final = 1_000_000
 POOL_SLOTS: Final = 1000
-IN_FLIGHT: Final = 8
+IN_FLIGHT: Final = 4
 READ: Final = 500
 ENDED_S: Final = 60.0
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import cluster, scripts
+from bench import cluster, pages, scripts
 from bench.peers.catalog import PEERS, tree_of
 from redsched.bench import machine, numbers, shapes, stats
 from redsched.bench.trace import Faults, Line, Trace, faults, gaps_ms
@@ -134,6 +134,39 @@ class TestPlace:
         assert numbers.shown("share_of_evalsha", 0.0512) == "5.12 %"
         assert numbers.shown("hop_ms_p50", 0.614) == "0.61 ms"
         assert numbers.shown("lost", 0) == "0"
+
+
+class TestPages:
+    def test_a_measurement_writes_into_its_place_again_and_again(self, tmp_path: Path) -> None:
+        page = tmp_path / "page.md"
+        page.write_text("a\n<!-- x -->\nold\n<!-- /x -->\nb\n")
+        for _ in range(2):
+            pages.fill(page, "x", "new")
+        assert page.read_text() == "a\n<!-- x -->\nnew\n<!-- /x -->\nb\n"
+
+    def test_a_page_without_the_place_is_left_alone(self, tmp_path: Path) -> None:
+        page = tmp_path / "page.md"
+        page.write_text("a\n")
+        with pytest.raises(ValueError, match="no place <!-- x -->"):
+            pages.fill(page, "x", "new")
+
+    def test_the_pages_have_the_places_that_are_filled(self) -> None:
+        root = Path(pages.__file__).parents[1]
+        for file, names in (
+            ("docs/scaling.md", ("waiting", "schedulers", "workers", "size", "cluster")),
+            ("bench/README.md", ("peers",)),
+        ):
+            text = (root / file).read_text(encoding="utf-8")
+            assert all(text.count(f"<!-- {mark}{n} -->") == 1 for n in names for mark in ("", "/"))
+
+    def test_numbers_have_three_digits(self) -> None:
+        assert [pages.number(n) for n in (12345.6, 45.12, 0.612, None, float("nan"))] == [
+            "12,346",
+            "45.1",
+            "0.61",
+            "–",
+            "–",
+        ]
 
 
 class TestPeers:
