@@ -33,6 +33,5 @@ def number(value: float | None) -> str:
 def place(document: dict[str, Any]) -> str:
     """Where and when, in a line."""
     made = ", ".join(f"{name} {number}" for name, number in document["versions"].items())
-    return (
-        f"{document['machine']}; {document['server']}; {made}; {document['at'][:10]}; `{document['command']}`"
-    )
+    when = f"{document['at'][:10]}, load before {document['load']}"
+    return f"{document['machine']}; {document['server']}; {made}; {when}; `{document['command']}`"
