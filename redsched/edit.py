@@ -115,7 +115,7 @@ def select(
         chosen |= graph.reach(base, graph.needs)
     if only_failed:
         chosen = {i for i in chosen if now.states[i] in FAILED}
-    return {i for i in chosen if now.states[i] != "none"}
+    return {i for i in chosen if now.fresh or now.states[i] != "none"}
 
 
 def plan_clear(graph: Graph, now: Now, selected: Iterable[int]) -> Edit:

@@ -135,6 +135,17 @@ def test_a_cancelled_run_can_be_cleared_and_runs_to_its_end(engine: Engine) -> N
     assert engine.client.run("d", "latest")["state"] == "success"
 
 
+def test_a_run_that_was_cancelled_before_it_began_can_be_cleared(engine: Engine) -> None:
+    engine.register("d", {"a": {}, "b": {"needs": ["a"]}}, max_active_runs=1)
+    first, second = (engine.client.trigger("d")["run"] for _ in range(2))
+    assert engine.client.run("d", second)["state"] == "queued"
+    engine.client.cancel("d", second)
+    assert engine.client.clear("d", second, ["b"], dry_run=True)["cleared"] == ["b"]
+    assert engine.client.clear("d", second)["cleared"] == ["a", "b"]
+    engine.settle()
+    assert [engine.client.run("d", run)["state"] for run in (first, second)] == ["success"] * 2
+
+
 def test_a_clear_that_finds_nothing_leaves_a_cancelled_run_cancelled(engine: Engine) -> None:
     """It had made a success of it: no task that was left had failed."""
     engine.register("d", {"a": {"retries": 1}, "b": {"needs": ["a"]}})
