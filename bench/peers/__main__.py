@@ -32,7 +32,7 @@ COLUMNS = {
     "hop_ms_p99": "p99",
     "flat_enqueued_per_s": "flat enqueue/s",
     "flat_drain_per_s": "drain/s",
-    "dag20_redis_us_per_task": "Redis µs/task",
+    "dag20_redis_us_per_task": "Redis us/task",
     "dag20_redis_commands_per_task": "commands/task",
     "bytes_per_run": "B a finished run",
 }
@@ -68,9 +68,10 @@ def main(
         setup = Setup(schedulers=int(name == "redsched"), workers=workers, concurrency=concurrency, tcp=True)
         rows[name] = _row(found.get(name), setup, versions.get(name, ""), seconds)
     show(rows)
+    say("")
     document = {"workload": "peers", "seconds_each": seconds, "evalsha_per_s": limit, **place, "rows": rows}
     say(
-        f"\n{time.monotonic() - begun:.0f} s; the server's limit was {limit:,.0f} EVALSHA/s; {place['machine']}"
+        f"{time.monotonic() - begun:.0f} s; the server's limit was {limit:,.0f} EVALSHA/s; {place['machine']}"
     )
     if keep or (keep is None and not only):
         write(document)
