@@ -22,7 +22,7 @@ class Certificate:
 class Authority:
     """Makes certificates that nobody else believes in. Needs the wheel `cryptography`."""
 
-    def __init__(self, folder: Path, name: str = "redsched tests") -> None:
+    def __init__(self, folder: Path, name: str = "ours") -> None:
         from cryptography import x509
         from cryptography.hazmat.primitives.asymmetric import ec
         from cryptography.x509.oid import NameOID
