@@ -100,5 +100,7 @@ def storm(site: Site, size: Size) -> Numbers:
     }
 
 
+STORM = Workload("storm", "Many DAGs are due at one instant.", storm, Size(dags=50_000), ("dags",))
+
 if __name__ == "__main__":
-    main(Workload("storm", "Many DAGs are due at one instant.", storm, Size(dags=50_000), ("dags",)))
+    main(STORM)

@@ -154,7 +154,7 @@ class TestPages:
         root = Path(pages.__file__).parents[1]
         for file, names in (
             ("docs/scaling.md", ("waiting", "schedulers", "workers", "size", "cluster")),
-            ("bench/README.md", ("peers",)),
+            ("bench/README.md", ("own", "peers")),
         ):
             text = (root / file).read_text(encoding="utf-8")
             assert all(text.count(f"<!-- {mark}{n} -->") == 1 for n in names for mark in ("", "/"))
