@@ -32,6 +32,8 @@ log = logging.getLogger("redsched.scheduler")
 PACK_BATCH = 200
 RETAIN_EVERY_S = 60.0
 REOFFER_EVERY_S = 2.0
+# Runs that ended and are not packed, although nobody said so: they were unpacked for an edit that never came.
+SWEEP_EVERY_S = 600.0
 
 
 def scheduler_name() -> str:
@@ -134,6 +136,8 @@ class Scheduler:
             self._each(
                 self.dispatch.reoffer, [s for s, x in self.dispatch.states.items() if x.outbox and not x.more]
             )
+        if self._is_due("sweep", SWEEP_EVERY_S):
+            self._to_pack |= set(self.ownership.tokens)
         if self._is_due("pack", 1.0):
             self._each(self._pack, list(self._to_pack))
         if self.ownership.leads():
