@@ -6,7 +6,9 @@ ever sent twice here. After each error the caller knows: it did not happen (Unav
 
 from __future__ import annotations
 
+import contextlib
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
@@ -25,6 +27,7 @@ SCRIPT_TIMEOUT_S: Final = 5.0
 BLOCK_MS: Final = 4000
 MIN_BLOCK_MS: Final = 20
 MAX_CONNECTIONS: Final = 1024
+ASK_S: Final = 1.0  # how often the sentinels are asked for the master, and how long one may take to answer
 KEEPALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 NOT_RUNNING: Final = (
     "no Redis is known: start one with `redsched up`, or give --redis URL or REDSCHED_REDIS_URL"
@@ -185,33 +188,61 @@ def _single(address: Address, options: dict[str, Any]) -> Redis:
 
 def _sentinel(address: Address, options: dict[str, Any]) -> Redis:
     """A client that asks the sentinels for the master at each new connection. Their own login is its own option."""
-    from redis.sentinel import Sentinel
-
     from redsched.store.quick import Quick
 
     login = {k: address.options.get(f"sentinel_{k}") for k in ("username", "password")}
     more = {"retry_on_error": [], "health_check_interval": 0, **_tcp()}
     tls = {"ssl": address.tls, **_tls(address)}
-    asking = {**options, **more, **tls, **login, "db": 0, "socket_timeout": options["socket_connect_timeout"]}
-    make: Any = Sentinel  # redis-py leaves it untyped
-    sentinel = make(
-        list(address.hosts), sentinel_kwargs=asking, min_other_sentinels=0, **options, **more, **tls
-    )
+    soon = min(ASK_S, options["socket_connect_timeout"])
+    asking = {**options, **more, **tls, **login, "db": 0}
+    asking |= {"socket_timeout": soon, "socket_connect_timeout": soon}
+    sentinel = _sentinels()(list(address.hosts), sentinel_kwargs=asking, **options, **more, **tls)
     master = sentinel.master_for(address.service, redis_class=Quick, connection_class=_to_master(address.tls))
     return cast("Redis", master)
 
 
-def _to_master(tls: bool) -> type:
-    """Connections that are closed when their master becomes a replica, so that the next one is made to the new master.
+def _sentinels() -> Any:
+    """redis-py's, but for the question: what it asks names a new master only when all replicas follow it."""
+    from redis.exceptions import ConnectionError, TimeoutError
+    from redis.sentinel import MasterNotFoundError, Sentinel
 
-    redis-py does so at READONLY, but not when the role changes under a waiting read: it would go on reading old news.
+    base: Any = Sentinel  # redis-py leaves it untyped
+
+    class Sentinels(base):  # type: ignore[misc]
+        def discover_master(self, service: str) -> tuple[str, int]:
+            for number, sentinel in enumerate(self.sentinels):
+                with contextlib.suppress(ConnectionError, TimeoutError):
+                    if found := sentinel.sentinel_get_master_addr_by_name(service):
+                        self.sentinels.insert(0, self.sentinels.pop(number))  # asked first from now on
+                        return _text(found[0]), int(found[1])
+            raise MasterNotFoundError(f"No master found for {service!r}")
+
+    return Sentinels
+
+
+def _to_master(tls: bool) -> type:
+    """Connections that go with the master: what a former one still takes is lost when it follows the new one.
+
+    redis-py leaves a master at READONLY only. But a failover that was asked for tells the former master some ten seconds
+    late, so the sentinels are asked again each second; and one that steps down under a waiting read says UNBLOCKED.
     """
-    from redis.exceptions import ConnectionError, ResponseError
+    from redis.exceptions import ConnectionError, RedisError, ResponseError
     from redis.sentinel import SentinelManagedConnection, SentinelManagedSSLConnection
 
     base: Any = SentinelManagedSSLConnection if tls else SentinelManagedConnection
 
     class ToMaster(base):  # type: ignore[misc]  # redis-py leaves it untyped
+        def check_health(self) -> None:
+            """All connections of a pool go over together, because a process must not talk to two masters."""
+            pool, now = self.connection_pool, time.monotonic()
+            if now - getattr(pool, "asked", 0.0) > ASK_S:
+                pool.asked = now
+                with contextlib.suppress(RedisError, OSError):  # no sentinel answers: the master may be well
+                    pool.get_master_address()
+            if self._sock and pool.master_address != (self.host, self.port):
+                self.disconnect()
+                self.connect()
+
         def read_response(self, *args: Any, **named: Any) -> Any:
             try:
                 return super().read_response(*args, **named)

@@ -96,6 +96,9 @@ class _Line:
             self.connection.disconnect()
             self.connection.connect()
             self._meet()
+        self.connection.check_health()  # with sentinels: is this still the master?
+        if self.connection._sock is not self.sock:
+            self._meet()
         self.used = now
         self.sock.sendall(packed)
         replies: list[Any] = []
