@@ -1,4 +1,4 @@
-"""The installation as a whole: `status`, `shards`, `workers`, `doctor`, and the two kinds of processes."""
+"""The installation as a whole: `status`, `shards`, `workers`, and the two kinds of processes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import logging
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -60,28 +59,6 @@ def workers() -> None:
         for w in found
     ]
     table(("worker", "pools", "running", "last seen"), rows)
-
-
-@click.command(cls=Command, json=True)
-def doctor() -> None:
-    """Check the installation; exit 1 if something is not well."""
-    from redsched.doctor import checks
-
-    found = [dict(check) for check in checks(state().settings())]
-    if state().json:
-        print_json(found)
-    else:
-        for check in found:
-            _show_check(check)
-    if not all(check["ok"] for check in found):
-        raise click.exceptions.Exit(1)
-
-
-def _show_check(check: dict[str, Any]) -> None:
-    click.secho("ok    " if check["ok"] else "WRONG ", fg="green" if check["ok"] else "red", nl=False)
-    say(f"{check['check']}: {check['detail']}")
-    if not check["ok"] and check["fix"]:
-        say(f"      {check['fix']}")
 
 
 # ---- processes

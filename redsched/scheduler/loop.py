@@ -80,6 +80,7 @@ class Scheduler:
 
     def run(self) -> None:
         log.info("scheduler %s started", self.ownership.name)
+        self.store.events.add("scheduler_joined", f"scheduler {self.ownership.name} started")
         pause, away_since = 0.0, 0.0
         while not self.stopping:
             try:
@@ -165,6 +166,7 @@ class Scheduler:
                 if not self.leader.retain(self.redis_now()) and self.leader.has_seen_all:
                     self._due["retain"] += RETAIN_EVERY_S * 9
                 self.leader.tidy(token)
+                self.leader.miss()
         except Fenced as refusal:
             self.ownership.resign(refusal)
 
@@ -226,6 +228,7 @@ class Scheduler:
             self.ownership.leave()
         except Unavailable as error:
             log.warning("could not hand over, others take the shards when the lease is over: %s", error)
+        self.store.events.add("scheduler_left", f"scheduler {self.ownership.name} stopped")
         log.info("scheduler %s stopped", self.ownership.name)
 
 

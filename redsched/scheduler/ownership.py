@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
+from typing import Any
 
 from redsched.errors import Fenced
 from redsched.scheduler.balance import fair_share, holder, to_take
@@ -63,12 +64,26 @@ class Ownership:
         return beat
 
     def _note(self, beat: Beat) -> None:
-        gone = sorted(set(self.live) - set(beat.live))
+        gone, led = sorted(set(self.live) - set(beat.live)), self.leader
         if self.live and set(self.live) != set(beat.live):
             log.info("schedulers alive: %d%s", len(beat.live), "".join(f", {x} is gone" for x in gone))
         if beat.leader != self.leader and holder(beat.leader) == self.name:
             log.info("leader, fence %d", fence(beat.leader))
         self.live, self.leader, self.look_at = beat.live, beat.leader, beat.others_until
+        if self.leads():
+            self._tell_of(gone, led)
+
+    def _tell_of(self, gone: list[str], led: str) -> None:
+        """The leader tells who is gone without a word; who took leave has said so himself."""
+        silent = self.store.control.schedulers() if gone else {}
+        for name in set(gone) & set(silent):
+            self._tell("scheduler_gone", f"scheduler {name} fell silent", scheduler=name)
+        if led != self.leader:
+            text = f"scheduler {self.name} leads, fence {fence(self.leader)}"
+            self._tell("leader", f"{text}, after {led}" if led else text)
+
+    def _tell(self, kind: str, text: str, **about: Any) -> None:
+        self.store.events.add(kind, text, **{"scheduler": self.name, **about})
 
     def _balance(self) -> None:
         """Give up what is beyond the fair share, take what is free up to it."""
@@ -129,12 +144,16 @@ class Ownership:
         if mine:
             after = f" after {expected}, which is gone" if expected else ""
             log.info("shard %d acquired, fence %d%s", shard, fence(token), after)
+            text = f"shard {shard} acquired by {self.name}, fence {fence(token)}{after}"
+            self._tell("shard_acquired", text, shard=shard, fence=fence(token))
 
     def give_up(self, shard: int) -> None:
         """The token goes last: a call that is cut off on the way is said again at the next beat."""
         token = self.tokens[shard]
         if self.store.shard.release(shard, token):
             log.info("shard %d released, fence %d", shard, fence(token))
+            text = f"shard {shard} released by {self.name}, fence {fence(token)}"
+            self._tell("shard_released", text, shard=shard, fence=fence(token))
         self.store.control.note_owner(shard, "")
         del self.tokens[shard]
 
@@ -143,14 +162,20 @@ class Ownership:
         if token is not None:
             self.short = True
             log.warning("shard %d lost, fence %d: refused, %s", shard, fence(token), refusal)
+            self._tell_lost(shard, token, f"refused, {refusal}")
 
     def outdated(self, shard: int, refusal: Fenced) -> None:
         """A pool has seen a higher fence: there is a newer owner; or a failover took our fence back, and we need a new one."""
         if shard in self.tokens:
             held = fence(self.tokens[shard])
             log.warning("shard %d given up, fence %d: refused by a pool, %s", shard, held, refusal)
+            self._tell_lost(shard, self.tokens[shard], f"refused by a pool, {refusal}")
             self.give_up(shard)
             self.short = True
+
+    def _tell_lost(self, shard: int, token: str, why: str) -> None:
+        text = f"shard {shard} lost by {self.name}, fence {fence(token)}: {why}"
+        self._tell("shard_lost", text, shard=shard, fence=fence(token))
 
     def drop_all(self, why: str) -> None:
         """The shards themselves are not what they were: nothing of what we held is ours any more."""
@@ -162,6 +187,7 @@ class Ownership:
 
     def resign(self, refusal: Fenced) -> None:
         log.warning("leadership given up: %s", refusal)
+        self._tell("leader_resigned", f"scheduler {self.name} leads no more: {refusal}")
         self.store.control.resign(self.leader)
         self.leader = ""
 

@@ -169,6 +169,19 @@ class AuditStore:
         flat = [x for repair in repairs for x in repair]
         return [bool(x) for x in self._pool("audit_fix", pool, fence, lease, *flat)]
 
+    def losses(self, attempt_ids: Sequence[str]) -> dict[str, int]:
+        """How often in a row each of these was lost before, as far as it is the current one."""
+        known = {i: AttemptId.parse(i) for i in attempt_ids}
+        with self._store.translate():
+            pipe = self._store.client.pipeline(transaction=False)
+            for a in known.values():
+                pipe.hget(f"{self._store.shard.prefix(a.dag)}run:{a.dag}:{a.run}", str(a.task))
+            replies = pipe.execute()
+        records = {
+            i: codec.decode_record(x.decode() if x else None) for i, x in zip(known, replies, strict=True)
+        }
+        return {i: r.losses for i, r in records.items() if r.attempt == known[i].attempt}
+
     # ---- requests: a person asks the owners
 
     @property

@@ -178,6 +178,13 @@ class ControlStore:
             pipe.hdel(self._prefix + "worker_info", name)
             pipe.execute()
 
+    def fell_silent(self, within_ms: int) -> list[str]:
+        """Workers whose time was over within the last so many ms, and that did not take leave."""
+        now = self.now()
+        with self._store.translate():
+            found = self._store.client.zrange(self._prefix + "workers", now - within_ms, now, byscore=True)
+        return [x.decode() for x in found]
+
     def workers(self) -> list[dict[str, Any]]:
         """Live workers: their info, with `worker`, `number` and `silent_ms`."""
         with self._store.translate():

@@ -12,7 +12,8 @@ import socket
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from redsched.errors import Unavailable
+from redsched.errors import RedschedError
+from redsched.keys import iso
 
 if TYPE_CHECKING:
     from redsched.store import Store
@@ -34,6 +35,9 @@ class Event(NamedTuple):
     def ms(self) -> int:
         return int(self.id.partition("-")[0])
 
+    def shown(self) -> dict[str, Any]:
+        return {"id": self.id, "at": iso(self.ms), "kind": self.kind, "text": self.text, **self.data}
+
 
 class EventStore:
     def __init__(self, store: Store) -> None:
@@ -49,7 +53,7 @@ class EventStore:
         try:
             with self._store.translate():
                 self._store.client.xadd(self._key, fields, maxlen=MAX, approximate=True)
-        except Unavailable as error:
+        except RedschedError as error:
             log.debug("event not written (%s): %s %s", error, kind, text)
 
     def add_by_person(self, kind: str, text: str, **data: Any) -> None:
@@ -66,7 +70,9 @@ class EventStore:
         from redsched.store.connect import stream_entries
 
         with self._store.translate():
-            reply = self._store.reader.xread({self._key: event_id}, count=100, block=block_ms)
+            reply = self._store.reader.xread(
+                {self._key: event_id}, count=100, block=min(block_ms, self._store.clients.block_ms)
+            )
         return [_event(*x) for _, entries in stream_entries(reply) for x in entries]
 
 

@@ -179,6 +179,7 @@ class Worker:
             with contextlib.suppress(RedschedError):
                 if wire.monotonic_ms() >= self.away_until:
                     self.store.control.worker_leave(self.name.text)
+                    self._tell("worker_left", "")
             self.store.close()
         self._stop_guardian()
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -567,10 +568,16 @@ class Worker:
         }
         answered, number = self._try(lambda store: store.control.worker_beat(self.name.text, info))
         if answered and number is not None:
+            if self.number is None:
+                self._tell("worker_joined", f"{len(self.slots)} slots, pools {', '.join(self.pools)}")
             self.number = number
             for slot in self.slots:
                 slot.board.cells[wire.WORKER] = number + 1
             self.next_beat = now + BEAT_MS
+
+    def _tell(self, kind: str, about: str) -> None:
+        text = f"worker {self.name.text} {kind.removeprefix('worker_')}{about and ', '}{about}"
+        self._try(lambda store: store.events.add(kind, text, worker=self.name.text))
 
     def _notice(self, now: float) -> None:
         """Bodies that have run for a while are shown as running, once."""

@@ -40,6 +40,7 @@ class FakeRedis:
         self.calls: Counter[str] = Counter()
         self.consumers: set[str] = set()
         self.left: list[str] = []
+        self.events: list[str] = []
         self.down = False
         self.lose_next: Counter[str] = Counter()  # calls that happen, but whose reply is lost
         self._entries = 0
@@ -163,6 +164,9 @@ class FakeRedis:
     def control_worker_beat(self, name: str, info: dict[str, Any]) -> int:
         return 7
 
+    def events_add(self, kind: str, text: str, **data: Any) -> None:
+        self.events.append(kind)
+
     def control_worker_leave(self, name: str) -> None:
         self.left.append(name)
 
@@ -231,10 +235,8 @@ class FakeStore:
     def __init__(self, path: str = "", direct: FakeRedis | None = None) -> None:
         self._path, self._direct, self._connection = path, direct, None
         self.clients = SimpleNamespace(block_ms=2000)
-        self.pool, self.shard, self.control = (
-            _Part(self, "pool"),
-            _Part(self, "shard"),
-            _Part(self, "control"),
+        self.pool, self.shard, self.control, self.events = (
+            _Part(self, part) for part in ("pool", "shard", "control", "events")
         )
 
     def call(self, name: str, args: tuple[Any, ...], more: dict[str, Any]) -> Any:
