@@ -10,6 +10,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import click
@@ -45,12 +46,25 @@ COLUMNS = {
 @click.option(
     "--seconds", default=5.0, show_default=True, type=click.FloatRange(0.2, 600), help="Length of a workload."
 )
+@click.option(
+    "--rounds",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, 100),
+    help="Everybody so often in turn; medians count.",
+)
 @click.option("--workers", default=1, show_default=True, help="redsched's workers.")
 @click.option("--concurrency", default=2, show_default=True, help="Tasks at a time in each.")
 @click.option("--keep/--no-keep", default=None, help="Write bench/results [if nobody is left out].")
 @click.option("--install", is_flag=True, help="Only install the peers.")
 def main(
-    only: tuple[str, ...], seconds: float, workers: int, concurrency: int, keep: bool | None, install: bool
+    only: tuple[str, ...],
+    seconds: float,
+    rounds: int,
+    workers: int,
+    concurrency: int,
+    keep: bool | None,
+    install: bool,
 ) -> None:
     """Measure dag20, hop and flat of redsched and its peers, and show them side by side."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -60,16 +74,24 @@ def main(
     if install:
         return
     begun, busy = time.monotonic(), load()
-    rows: dict[str, dict[str, Any]] = {}
+    measured: dict[str, list[dict[str, Any]]] = {name: [] for name in chosen}
     with site(Setup(schedulers=0, workers=0, tcp=True)) as made:
         limit, place = evalsha_per_s(made), where(server_text(made), busy)
-    for name in chosen:
+    for name in chosen * rounds:
         message(f"{name} …")
         setup = Setup(schedulers=int(name == "redsched"), workers=workers, concurrency=concurrency, tcp=True)
-        rows[name] = _row(found.get(name), setup, versions.get(name, ""), seconds)
+        measured[name].append(_row(found.get(name), setup, versions.get(name, ""), seconds))
+    rows = {name: merged(some) for name, some in measured.items()}
     show(rows)
     say("")
-    document = {"workload": "peers", "seconds_each": seconds, "evalsha_per_s": limit, **place, "rows": rows}
+    document = {
+        "workload": "peers",
+        "seconds_each": seconds,
+        "rounds": rounds,
+        "evalsha_per_s": limit,
+        **place,
+        "rows": rows,
+    }
     say(
         f"{time.monotonic() - begun:.0f} s; the server's limit was {limit:,.0f} EVALSHA/s; {place['machine']}"
     )
@@ -104,6 +126,19 @@ def _row(peer: catalog.Peer | None, setup: Setup, version: str, seconds: float) 
         return {**about, "error": str(error)}
 
 
+FAULTS = ("dag20_lost", "dag20_doubled", "dag20_disordered", "flat_lost", "flat_doubled")
+
+
+def merged(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The rounds of one: medians, but faults are added up. A round that failed is left out if another did not."""
+    right = [row for row in rows if "error" not in row] or rows[:1]
+    numbers = [name for name, value in right[0].items() if isinstance(value, int | float)]
+    return right[0] | {
+        name: sum(row[name] for row in right) if name in FAULTS else median(row[name] for row in right)
+        for name in numbers
+    }
+
+
 def ranked(rows: dict[str, dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
     return sorted(rows.items(), key=lambda item: -item[1].get("dag20_tasks_per_s", 0))
 
@@ -117,11 +152,7 @@ def show(rows: dict[str, dict[str, Any]]) -> None:
 
 
 def _remark(row: dict[str, Any]) -> str:
-    wrong = [
-        f"{row[name]:,} {name.replace('_', ' ')}"
-        for name in ("dag20_lost", "dag20_doubled", "dag20_disordered", "flat_lost", "flat_doubled")
-        if row.get(name)
-    ]
+    wrong = [f"{row[name]:,} {name.replace('_', ' ')}" for name in FAULTS if row.get(name)]
     return "; ".join([row.get("error") or row["joins"], *wrong])
 
 

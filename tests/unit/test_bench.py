@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench import cluster, pages, scripts
+from bench.peers.__main__ import merged
 from bench.peers.catalog import PEERS, tree_of
 from redsched.bench import machine, numbers, shapes, stats
 from redsched.bench.trace import Faults, Line, Trace, faults, gaps_ms
@@ -174,6 +175,15 @@ class TestPeers:
         for peer in PEERS:
             assert Path(peer.submit_command[1]).is_file()
             assert "@" in peer.packages[0] if peer.node else "==" in peer.packages[0]
+
+    def test_rounds_become_medians_and_faults_add_up(self) -> None:
+        rounds = [{"version": "1", "dag20_tasks_per_s": n, "dag20_lost": n // 3} for n in (1.0, 9.0, 3.0)]
+        assert merged([*rounds, {"version": "1", "error": "it ended"}]) == {
+            "version": "1",
+            "dag20_tasks_per_s": 3.0,
+            "dag20_lost": 4.0,
+        }
+        assert merged([{"error": "not installed"}]) == {"error": "not installed"}
 
 
 class TestScripts:
