@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import signal
 import sys
 import time
 from collections import Counter
@@ -20,23 +22,29 @@ def main() -> int:
     words.add_argument("--digest", action="store_true", help="print a digest of each history")
     words.add_argument("--trace", action="store_true", help="print each call")
     given = words.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that no server stays behind
     seeds = [given.seed] if given.seed is not None else range(given.first, given.first + given.seeds)
-    bad, totals, begun = 0, Counter[str](), time.perf_counter()
-    with private_server() as server:
+    done, bad, totals, begun = 0, 0, Counter[str](), time.perf_counter()
+    with private_server() as server, contextlib.suppress(KeyboardInterrupt):
         for seed in seeds:
             history = simulate(server, seed, given.faults, trace=given.trace)
-            if given.trace:
-                sys.stdout.writelines(line + "\n" for line in history.trace)
-            if history.trouble:
-                bad += 1
-                print(f"{history.line}: {history.trouble}", flush=True)  # noqa: T201 - what was asked for
-            if given.digest:
-                print(f"{seed} {history.digest}")  # noqa: T201
+            done, bad = done + 1, bad + bool(history.trouble)
             add(totals, history)
+            show(history, given.digest)
     seconds = time.perf_counter() - begun
     shown = ", ".join(f"{n:,} {name}" for name, n in totals.items())
-    print(f"{len(seeds)} seeds in {seconds:.1f} s, {bad} bad: {shown}")  # noqa: T201
+    print(f"{done:,} seeds in {seconds:.1f} s, {bad} bad: {shown}")  # noqa: T201 - what was asked for
     return 1 if bad else 0
+
+
+def show(history: History, digest: bool) -> None:
+    lines = [*history.trace]
+    if history.trouble:
+        lines.append(f"{history.line}: {history.trouble}")
+    if digest:
+        lines.append(f"{history.seed} {history.digest}")
+    sys.stdout.writelines(line + "\n" for line in lines)
+    sys.stdout.flush()
 
 
 def add(totals: Counter[str], history: History) -> None:

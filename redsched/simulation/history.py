@@ -211,6 +211,9 @@ class _Play:
             for run in self.store.shard.run_ids(dag, 0, 1000):
                 wrong += self._differences(dag, run)
             wrong += self._left_behind(dag)
+        if not self.world.happened["writes lost"]:
+            repairs = [e.text for e in self.store.events.last(100) if e.kind == "audit"]
+            wrong += [f"the audit in the background had to: {text}" for text in repairs]
         if wrong:
             raise Broken("; ".join(wrong[:5]))
 

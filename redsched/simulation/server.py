@@ -117,7 +117,7 @@ class Server:
         for words in commands:
             own = self._own(words, now)
             if own is None:
-                batch.append((*words, now) if words[0] == "FCALL" else words)
+                batch.append(_dated(words, now))
                 continue
             replies += self._logged(batch)
             batch = []
@@ -176,6 +176,15 @@ class Server:
         self.raw([("FLUSHALL",)])
         for i in range(0, len(self.log), 500):
             self._exchange(self.log[i : i + 500])
+
+
+def _dated(words: Words, now: int) -> Words:
+    """A call that depends on the time, with the simulated one."""
+    if words[0] == "FCALL":
+        return (*words, now)
+    if words[0] == "XADD":
+        return tuple(f"{now}-*" if word in ("*", b"*") else word for word in words)
+    return words
 
 
 def _error(text: str) -> Exception:

@@ -8,7 +8,7 @@ from redsched.simulation.history import simulate
 from redsched.simulation.server import private_server
 from redsched.store.scripts import all_scripts
 
-ENOUGH = 150
+ENOUGH = 300
 
 # What is broken: the line of lua/, and what stands there instead.
 MUTANTS = {
@@ -52,6 +52,6 @@ def test_a_broken_script_is_found_out(broken: str) -> None:
     )
     with private_server(lambda text: text.replace(right, wrong)) as server:
         for seed in range(ENOUGH):
-            if simulate(server, seed).trouble:
+            if simulate(server, seed, "many").trouble:
                 return
     raise AssertionError(f"{ENOUGH} seeds did not notice that {broken}")
