@@ -128,7 +128,7 @@ class Dispatch:
         done = []
         for shard, reply in zip(shards, self.store.scripts.many(calls) if calls else (), strict=True):
             if isinstance(reply, Fenced):
-                self._deposed(shard, reply)
+                self.deposed(shard, reply)
                 continue
             if isinstance(reply, Exception):
                 raise reply
@@ -178,7 +178,7 @@ class Dispatch:
         try:
             made, ended, look = self.calendar.fire(shard, self.ownership.tokens[shard])
         except Fenced as refusal:
-            self._deposed(shard, refusal)
+            self.deposed(shard, refusal)
             return []
         self.state(shard).next_slot = look
         for offer in made:
@@ -191,12 +191,12 @@ class Dispatch:
         try:
             made = self.backfills.step(shard, self.ownership.tokens[shard], now)
         except Fenced as refusal:
-            self._deposed(shard, refusal)
+            self.deposed(shard, refusal)
             return
         for offer in made:
             offers[offer.pool, shard].append(offer)
 
-    def _deposed(self, shard: int, refusal: Fenced) -> None:
+    def deposed(self, shard: int, refusal: Fenced) -> None:
         self.ownership.deposed(shard, refusal)
         self.states.pop(shard, None)
 
@@ -211,7 +211,7 @@ class Dispatch:
                 return
             self.reoffer(shard, pages=None)
         except Fenced as refusal:
-            self._deposed(shard, refusal)
+            self.deposed(shard, refusal)
             return
         state.recover = False
 

@@ -176,7 +176,7 @@ class Scheduler:
                 try:
                     work(shard)
                 except Fenced as refusal:
-                    self.ownership.deposed(shard, refusal)
+                    self.dispatch.deposed(shard, refusal)
 
     def _pack(self, shard: int) -> None:
         runs = self.store.shard.to_pack(shard, PACK_BATCH)

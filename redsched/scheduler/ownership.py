@@ -161,6 +161,8 @@ class Ownership:
         token = self.tokens.pop(shard, None)
         if token is not None:
             self.short = True
+            # Asked for at the next beat: perhaps nobody has it, and we gave it up in a call whose reply was lost.
+            self._doubtful.add(shard)
             log.warning("shard %d lost, fence %d: refused, %s", shard, fence(token), refusal)
             self._tell_lost(shard, token, f"refused, {refusal}")
 
