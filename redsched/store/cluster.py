@@ -146,6 +146,9 @@ class Reads:
     """
 
     client: Cluster
+    heard: dict[tuple[str, str], bytes] = field(
+        default_factory=dict
+    )  # the last entry, by consumer and stream
     _standing: dict[str, _Standing] = field(default_factory=dict)
 
     def first(self, wanted: Mapping[str, Words], ms: int, stand_s: float) -> dict[str, Any]:
@@ -167,18 +170,19 @@ class Reads:
             self._ask(wanted, 0)
             return {key: reply for key in wanted if (reply := self._answer(key))}
 
-    def take(self, wanted: Mapping[str, Words], stand_s: float) -> dict[str, Any]:
-        """The answers that hold something, as soon as there is one, refusals among them. None stands when this returns.
+    def take(self, wanted: Mapping[str, Words], stand_s: float) -> tuple[dict[str, Any], list[str]]:
+        """The answers that hold something, as soon as there is one, refusals among them; and the keys whose read was withdrawn.
 
-        A read that takes what it finds must not go on when nobody listens: it is withdrawn, and what it had taken by
-        then is among the answers.
+        A read that takes what it finds must not go on when nobody listens. One that was withdrawn may have taken
+        something and not told: that is pending for this consumer now.
         """
         with self._whole():
             self._ask(wanted, stand_s)
             found: dict[str, Any] = {}
             while self._standing and not found:
                 found = self._answers(stand_s)
-            return found | self._withdraw()
+            withdrawn = self._withdraw(found)
+            return found, withdrawn
 
     def reset(self) -> None:
         """In a forked child: forget the connections, which are the parent's."""
@@ -241,18 +245,22 @@ class Reads:
         self._release(key)
         return reply
 
-    def _withdraw(self) -> dict[str, Any]:
-        """Half-close what still stands: the server lets the read go, after it has sent what it had found before it saw that."""
+    def _withdraw(self, found: dict[str, Any]) -> list[str]:
+        """Half-close what still stands, and wait until the server has hung up: from then on it gives nothing to that read."""
         for read in self._standing.values():
             # Not SSLSocket's own shutdown, which would forget how to read what is still to come.
             socket.socket.shutdown(read.connection._sock, socket.SHUT_WR)
-        found = {}
+        withdrawn = []
         for key, read in list(self._standing.items()):
-            with contextlib.suppress(ConnectionError, ResponseError):
+            try:
                 if reply := read.connection.read_response():
                     found[key] = reply
+            except ConnectionError:
+                withdrawn.append(key)
+            except ResponseError:
+                pass  # the next read is refused, too
             self._drop([key])
-        return found
+        return withdrawn
 
     def _release(self, key: str) -> None:
         read = self._standing.pop(key)

@@ -251,21 +251,26 @@ def _read_apart(
 ) -> list[tuple[bytes, Any]]:
     """In a cluster: one read a pool. With several, what is there is asked for first, because to end a wait costs connections."""
 
-    def words(key: str, mark: str, *wait: str | int) -> tuple[str | int, ...]:
+    def words(key: str, mark: str | bytes, *wait: str | int) -> tuple[str | bytes | int, ...]:
         return ("XREADGROUP", "GROUP", GROUP, consumer, "COUNT", count, *wait, "STREAMS", key, mark)
 
-    found = {}
+    found: dict[str, Any] = {}
     if len(streams) > 1 or not block:
         found = reads.every({key: words(key, mark) for key, mark in streams.items()})
     if not found and block:
         wanted = {key: words(key, mark, "BLOCK", block) for key, mark in streams.items()}
-        found = reads.take(wanted, block / 1000)
+        found, withdrawn = reads.take(wanted, block / 1000)
+        unheard = {key: words(key, reads.heard.get((consumer, key), b"0")) for key in withdrawn}
+        found |= reads.every(unheard)
     refused = [reply for reply in found.values() if isinstance(reply, Exception)]
     if refused and len(refused) == len(found):
         raise refused[0]
     # Else what was taken goes first: the next read is refused again.
-    given = [reply for reply in found.values() if not isinstance(reply, Exception)]
-    return [pair for reply in given for pair in stream_entries(reply)]
+    given = [
+        pair for reply in found.values() if not isinstance(reply, Exception) for pair in stream_entries(reply)
+    ]
+    reads.heard.update({(consumer, key.decode()): entries[-1][0] for key, entries in given if entries})
+    return given
 
 
 def _waiting_since(entry: bytes | None) -> int | None:

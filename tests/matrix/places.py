@@ -26,6 +26,7 @@ from redis import Redis
 
 from redsched import embedded
 from tests.conftest import Server
+from tests.processes import KEPT
 
 from .tls import Authority, Front
 
@@ -172,15 +173,19 @@ def _tls_server(make: Maker, authority: Authority, certificate: Any) -> tuple[Se
 @contextmanager
 def cluster(make: Maker) -> Iterator[Place]:
     """Three nodes with a third of the slots each."""
-    nodes = [make("--cluster-enabled", "yes", "--cluster-node-timeout", "2000") for _ in range(3)]
+    nodes = [make("--cluster-enabled", "yes", "--cluster-node-timeout", "2000", *KEPT) for _ in range(3)]
+    make_cluster(nodes)
+    hosts = ",".join(f"127.0.0.1:{node.port}" for node in nodes)
+    yield Place(f"redis+cluster://{hosts}", nodes)
+
+
+def make_cluster(nodes: list[Server]) -> None:
     for i, node in enumerate(nodes):
         node.say("CLUSTER", "ADDSLOTSRANGE", SLOTS * i // 3, SLOTS * (i + 1) // 3 - 1)
         node.say("CLUSTER", "SET-CONFIG-EPOCH", i + 1)
     for node in nodes[1:]:
         nodes[0].say("CLUSTER", "MEET", "127.0.0.1", node.port)
     until(lambda: all(_whole(node, 3) for node in nodes), "the cluster is not whole")
-    hosts = ",".join(f"127.0.0.1:{node.port}" for node in nodes)
-    yield Place(f"redis+cluster://{hosts}", nodes)
 
 
 def _whole(node: Server, known: int) -> bool:
