@@ -332,8 +332,9 @@ class Audit:
         missing = {a for a, e in on.items() if e.state == "Q"} - there
         self.expect(not missing, f"{where}: queued and not on the stream: {sorted(missing)}")
         slots, used = int(keys.get("meta", {}).get("slots", 0)), len(places)
-        most = max(slots, self.used.get(name, 0), self.sizes.get(name, 0))
-        self.expect(used <= most, f"{where}: {used} of {slots} slots used")
+        if name in self.used:
+            most = max(slots, self.used[name], self.sizes.get(name, 0))
+            self.expect(used <= most, f"{where}: {used} of {slots} slots used")
         self.used[name], self.sizes[name] = used, slots
         narrow = all(e.slots == 1 for e in entries.values())
         self.expect(

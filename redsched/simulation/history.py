@@ -7,19 +7,18 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
 
 from redsched.edit import Graph
-from redsched.scheduler.loop import Scheduler
 from redsched.simulation.audit import Audit
 from redsched.simulation.bodies import drawn
+from redsched.simulation.cast import Cast
 from redsched.simulation.network import store
-from redsched.simulation.processes import Person, Worker, scheduler
+from redsched.simulation.processes import Person
 from redsched.simulation.reference import differences
 from redsched.simulation.scenario import Scenario, draw
 from redsched.simulation.server import Server
 from redsched.simulation.watch import Watch
-from redsched.simulation.world import EPOCH_MS, NONE, Actor, Broken, World, hosts_clock
+from redsched.simulation.world import EPOCH_MS, NONE, Broken, World, hosts_clock
 from redsched.store.codec import RunRecord, TaskRecord
 
 PATIENCE_MS = 1_800_000
@@ -77,22 +76,20 @@ class _Play:
         self.audit = Audit(world.server, scenario.settings.namespace)
         self.watch = Watch(world, self.audit.sizes)
         self.people = Person(world, scenario.settings, scenario.acts, scenario.seed)
-        self.schedulers: dict[Actor, Scheduler] = {}
-        self.workers: dict[str, Worker] = {}
-        self.made = 0
+        self.cast = Cast(world, scenario.settings, self.bodies, self.people, self.rnd)
         self.unsure = False  # whether Redis has lost writes
         self.store = store(scenario.settings, world.trip(world.home))
         world.on_reply, world.on_call = self.watch.reply, self._look
-        world.on_death, world.on_restart = self._replace, self._lost
+        world.on_restart = self._lost
 
     # ---- the story
 
     def run(self) -> None:
         for _ in range(self.scenario.schedulers):
-            self._scheduler()
+            self.cast.add_scheduler()
         for pools, width in self.scenario.workers:
-            self._worker(self._name("w"), pools, width)
-        self.people.start("p1")
+            self.cast.add_worker(pools, width)
+        self.cast.add_person()
         quiet_at, end = EPOCH_MS + self.scenario.faults_ms, EPOCH_MS + PATIENCE_MS
         while not (self.people.done and self.world.now >= quiet_at and self._all_ended()):
             self._breathe()
@@ -100,7 +97,7 @@ class _Play:
                 self.world.faults = NONE
                 self._close_again()
             elif self.scenario.faults.kill and self.rnd.random() < 0.02:
-                self._stop_one()
+                self.cast.stop_one()
             if self.world.now > end:
                 raise Broken(f"not over after {PATIENCE_MS // 60_000} simulated minutes: {self._still()}")
         self._drain()
@@ -123,48 +120,7 @@ class _Play:
         """A restart of Redis may have forgotten what the person said last."""
         if self.people.done and self.unsure:
             self.unsure, self.people.done, self.people.at = False, False, self.scenario.closing
-            self.people.start(self._name("p"))
-
-    def _name(self, letter: str) -> str:
-        self.made += 1
-        return f"{letter}{self.made}"
-
-    def _scheduler(self, after_ms: int = 0) -> None:
-        actor, made = scheduler(self.world, self.scenario.settings, self._name("s"))
-        actor.wake_at = self.world.now + after_ms
-        self.schedulers[actor] = made
-
-    def _worker(self, name: str, pools: tuple[str, ...], width: int, after_ms: int = 0) -> None:
-        made = Worker.start(self.world, self.scenario.settings, name, pools, width, self.bodies)
-        made.ran = self._ran
-        self.world.actors[-1].wake_at = self.world.now + after_ms
-        self.workers[name] = made
-
-    def _replace(self, actor: Actor) -> None:
-        """Another process comes, a while after one has gone. A worker may come back under its name."""
-        after = self.rnd.choice((0, 10, 500, 4000))
-        if actor.kind == "scheduler":
-            self.schedulers.pop(actor, None)
-            self._scheduler(after)
-        elif actor.kind == "worker":
-            old = self.workers.pop(actor.name)
-            name = actor.name if self.rnd.random() < 0.5 else self._name("w")
-            self._worker(name, tuple(old.pools), old.width, after)
-        elif not self.people.done:
-            self.people.start(self._name("p"), after)
-
-    def _stop_one(self) -> None:
-        """SIGTERM: it ends in order."""
-        if self.rnd.random() < 0.5 and self.schedulers:
-            actor = self.rnd.choice(list(self.schedulers))
-            self.schedulers[actor].asked_to_stop = True
-            actor.wake_at = self.world.now
-        elif self.workers:
-            self.workers[self.rnd.choice(list(self.workers))].stopping = True
-        self.world.happened["stop"] += 1
-
-    def _ran(self, attempt: Any, worker: str) -> None:
-        self.history.executions += 1
+            self.cast.add_person()
 
     def _lost(self) -> None:
         self.unsure = True
@@ -253,7 +209,7 @@ class _Play:
         history, world = self.history, self.world
         history.calls, history.digest, history.trace = world.calls, world.digest, world.trace
         history.simulated_s = (world.now - EPOCH_MS) / 1000
-        history.happened = world.happened
+        history.happened, history.executions = world.happened, self.cast.executions
         history.happened["refused"] += self.watch.refused
         return history
 

@@ -99,6 +99,7 @@ class Server:
         self._loaded: set[str] = set()
         self.known: set[str] = set()  # functions that clients have loaded since it was last forgetful
         self.log: list[bytes] = []
+        self.keeps = True  # the log, for restarts that lose writes
 
     def close(self) -> None:
         self._link.close()
@@ -147,7 +148,8 @@ class Server:
 
     def _logged(self, commands: Sequence[Words]) -> list[Any]:
         packed = [_packed(words) for words in commands]
-        self.log += [data for data, words in zip(packed, commands, strict=True) if words[0] not in READS]
+        if self.keeps:
+            self.log += [data for data, words in zip(packed, commands, strict=True) if words[0] not in READS]
         return self._exchange(packed)
 
     def raw(self, commands: Sequence[Words]) -> list[Any]:

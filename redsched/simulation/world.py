@@ -10,7 +10,7 @@ import sys
 import threading
 import traceback
 import zlib
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -115,12 +115,14 @@ class World:
         self.tracing = trace
         self.trace: list[str] = []
         self.digest = 0
-        self.hints: list[tuple[str, list[bytes]]] = []
+        self.hints: deque[tuple[str, list[bytes]]] = deque(maxlen=20)  # the last that were read
         self.on_reply: Callable[[Actor, Words, Any], None] | None = None
         self.on_call: Callable[[], None] | None = None
         self.on_death: Callable[[Actor], None] | None = None
         self.on_restart: Callable[[], None] | None = None
-        self.loaded_pause_ms = (4000, 30_000)
+        self.pause_ms = (4000, 30_000)
+        self.most_calls = MOST_CALLS
+        self.forgetful = True  # whether a restart of Redis loses writes
 
     # ---- time, as the hosts' modules see it
 
@@ -235,8 +237,8 @@ class World:
 
     def _round(self, actor: Actor, commands: Sequence[Words]) -> list[Any]:
         self.calls += 1
-        if self.calls > MOST_CALLS:
-            self.fail(Broken(f"no end after {MOST_CALLS} calls"))
+        if self.calls > self.most_calls:
+            self.fail(Broken(f"no end after {self.most_calls} calls"))
             self._switch(actor)
         if actor.immune:
             return self.server.say(commands, self.now)
@@ -310,7 +312,7 @@ class World:
         group, consumer = words[2], words[3]
         for key, entries in reply:
             ids = [entry for entry, fields in entries if fields]
-            self.hints += [(key.decode(), fields) for _, fields in entries if fields]
+            self.hints.extend((key.decode(), fields) for _, fields in entries if fields)
             if ids:
                 claim = ("XCLAIM", key, group, consumer, 0, *ids, "RETRYCOUNT", self.now, "JUSTID")
                 self.server.say([claim], self.now)
@@ -335,15 +337,16 @@ class World:
         raise Killed
 
     def _pause(self, actor: Actor, when: str) -> None:
-        low, high = self.loaded_pause_ms
+        low, high = self.pause_ms
         actor.paused_until = self.now + self.rnd.randrange(low, high)
         self.note(actor, f"paused {when} for {actor.paused_until - self.now} ms")
         self.yield_(actor)
 
     def _restart(self) -> None:
         """Redis restarts without its last writes; all connections break, and perhaps it has forgotten its scripts."""
-        lost = self.rnd.choice((0, 0, 1, 2, 3, 5, 8, 13, 30))
-        self.server.lose(lost)
+        lost = self.rnd.choice((0, 0, 1, 2, 3, 5, 8, 13, 30)) if self.forgetful else 0
+        if lost:
+            self.server.lose(lost)
         if self.rnd.random() < 0.5:
             self.server.known.clear()
         self.away_until = self.now + self.rnd.randrange(2000)
@@ -359,7 +362,7 @@ class World:
     def _again(self) -> None:
         """A hint comes twice: it is put on the stream once more."""
         if self.hints:
-            key, fields = self.rnd.choice(self.hints[-20:])
+            key, fields = self.rnd.choice(self.hints)
             self.server.say([("XADD", key, f"{self.now}-*", *fields)], self.now)
 
     # ---- what happened
