@@ -12,27 +12,41 @@ end
 
 local report = {}
 
+local function choose(r, index, skip)
+  redis.call('HSET', run.key('tries', r.dag.id, r.id), 'branch' .. index, table.concat(skip, ','))
+  if not string.find(r.flags, 'b', 1, true) then
+    r.flags, r.head = r.flags .. 'b', r.head .. 'b'
+    run.note(r, 'head', r.head)
+  end
+end
+
+local function disarm(r, index, id)
+  if plan.task(r.plan, index).timeout > 0 then redis.call('ZREM', run.prefix .. 'timers', 'timeout/' .. id) end
+end
+
+-- What nearly every report says. False if it is not about the current attempt, or not new.
+local function succeeded(r, index, attempt, id, at, ms, worker, extra)
+  local before = run.value(r, index)
+  local value, state = record.succeed(before or '', attempt, run.since(r, at - ms), run.since(r, at), worker)
+  if not value then return false end
+  disarm(r, index, id)
+  run.leave(r, index, state)
+  local skip = extra and cjson.decode(extra).skip
+  if skip and #skip > 0 then choose(r, index, skip) end
+  run.settled(r, index, value, 's')
+  return true
+end
+
 function report.finished(r, index, rec, e)
   if not record.LIVE[rec.state] then return end -- the same report once more
   local extra = e.extra ~= '' and cjson.decode(e.extra) or {}
   rec.ended, rec.started, rec.worker = run.since(r, e.at), run.since(r, e.at - e.ms), e.worker
-  if plan.task(r.plan, index).timeout > 0 then redis.call('ZREM', run.prefix .. 'timers', 'timeout/' .. e.id) end
-  if e.outcome ~= 'success' and e.outcome ~= 'skipped' then return run.fail(r, index, rec, e.reason, extra.final, extra.retry_ms) end
-  run.leave(r, index, rec)
+  disarm(r, index, e.id)
+  if e.outcome ~= 'skipped' then return run.fail(r, index, rec, e.reason, extra.final, extra.retry_ms) end
+  run.leave(r, index, rec.state)
   rec.losses = 0
-  if e.outcome == 'skipped' then
-    run.archive(r, index, rec, 'skipped', e.reason)
-    return run.settle(r, index, rec, 'k')
-  end
-  if extra.skip and #extra.skip > 0 then
-    redis.call('HSET', run.key('tries', r.dag.id, r.id), 'branch' .. index, table.concat(extra.skip, ','))
-    if not string.find(r.flags, 'b', 1, true) then
-      r.flags = r.flags .. 'b'
-      r.head = r.head .. 'b'
-      run.note(r, 'head', r.head)
-    end
-  end
-  run.settle(r, index, rec, 's')
+  run.archive(r, index, rec, 'skipped', e.reason)
+  run.settle(r, index, rec, 'k')
 end
 
 function report.running(r, index, rec, e)
@@ -48,7 +62,7 @@ end
 -- Its worker fell silent. Losses don't use up retries; more than 3 in a row are poison.
 function report.lost(r, index, rec, e)
   if not record.LIVE[rec.state] then return stale() end
-  run.leave(r, index, rec)
+  run.leave(r, index, rec.state)
   rec.losses = rec.losses + 1
   rec.ended, rec.worker = run.since(r, e.at), e.worker
   run.archive(r, index, rec, 'lost', e.reason)
@@ -58,12 +72,18 @@ end
 
 local function apply_report(f, at)
   local kind, id, outcome, ms, worker = string.match(f[2], '^(%a+)\t([^\t]*)\t(%a*)\t(%d+)\t(.*)$')
-  local r, index, rec, attempt = run.attempt(id)
-  if r and r.frozen then return false end
-  if rec and rec.attempt == attempt then
-    report[kind](r, index, rec, { id = id, outcome = outcome, ms = tonumber(ms), worker = worker, at = at, reason = f[4] or '', extra = f[6] or '' })
-  else
+  local r, index, attempt = run.named(id)
+  if not r then
     stale()
+    return true
+  end
+  if r.frozen then return false end
+  if outcome == 'success' and succeeded(r, index, attempt, id, at, ms, worker, f[6] ~= '' and f[6]) then return true end
+  local rec = run.record(r, index)
+  if not rec or rec.attempt ~= tonumber(attempt) then
+    stale()
+  elseif outcome ~= 'success' then
+    report[kind](r, index, rec, { id = id, outcome = outcome, ms = tonumber(ms), worker = worker, at = at, reason = f[4] or '', extra = f[6] or '' })
   end
   return true
 end

@@ -91,7 +91,7 @@ function fix.run(r)
   end
   local t = redis.call('HMGET', r.plan.key, 'run_timeout', 'deadline')
   if running and t[1] then redis.call('ZADD', timers, 'NX', (tonumber(v[1]) or run.now) + t[1], 'expire/' .. name) end
-  if (running or queued) and t[2] and r.kind ~= 'backfill' and not v[3] then
+  if (running or queued) and t[2] and not run.is_backfill(r) and not v[3] then
     redis.call('ZADD', timers, 'NX', (tonumber(run.logical(r)) or r.created) + t[2], 'deadline/' .. name)
   end
   if queued then run.start_next(d) end

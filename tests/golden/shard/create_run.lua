@@ -42,6 +42,26 @@ function record.encode(r)
     .. (r.losses > 0 and string.format('%d', r.losses) or '') .. ',' .. r.ready .. ',' .. r.queued .. ',' .. r.started .. ',' .. r.ended .. ',' .. r.worker
 end
 
+-- The commonest changes, from text to text; nil if the record is not what the change begins with.
+
+-- A task's first attempt is ready.
+function record.first(ready)
+  return 'r1,,,' .. ready .. ',,,,'
+end
+
+-- Its pool has the attempt.
+function record.queue(value, attempt, queued)
+  local head, rest = string.match(value, '^r(' .. attempt .. ',%d*,%d*,%d*),%d*(,.*)$')
+  return head and 'q' .. head .. ',' .. queued .. rest
+end
+
+-- The attempt has succeeded; what it was before (r, q or x), too. A success ends a row of losses.
+function record.succeed(value, attempt, started, ended, worker)
+  local state, head, times = string.match(value, '^([rqx])(' .. attempt .. ',%d*),%d*,(%d*,%d*),')
+  if not state then return nil end
+  return 's' .. head .. ',,' .. times .. ',' .. started .. ',' .. ended .. ',' .. worker, state
+end
+
 function record.counts(packed)
   local success = packed % record.FAILED
   local failed = math.floor(packed / record.FAILED) % record.FAILED
@@ -229,11 +249,12 @@ function run.key(kind, dag, id)
 end
 
 -- A run in memory. `values` is what its tasks' fields are known to hold, `set` what is to be written there, `marks` what is to
--- become of the members of its ready set. (16 fields: with more, Lua's table would take twice the memory.)
+-- become of the members of its ready set. `payload` is what a worker has to know of the run: version, logical date, kind, flags.
+-- (16 fields: with more, Lua's table would take twice the memory.)
 local function new(d, path, id, state, head, left, failed)
-  local digest, kind, created, flags = string.match(head, '^%d+,(%w+),(%a+),%-?%d*,(%d+),(%a*)$')
-  local r = { dag = d, id = id, path = path, key = run.prefix .. 'run:' .. d.id .. ':' .. id, state = state, head = head, kind = kind,
-    created = tonumber(created), flags = flags, plan = plan.open(run.prefix, d.id, digest), left = tonumber(left), failed = tonumber(failed) or 0,
+  local version, digest, kind, logical, created, flags = string.match(head, '^(%d+),(%w+),(%a+),(%-?%d*),(%d+),(%a*)$')
+  local r = { dag = d, id = id, path = path, key = run.prefix .. 'run:' .. d.id .. ':' .. id, state = state, head = head,
+    payload = version .. ',' .. logical .. ',' .. kind .. ',' .. flags, created = tonumber(created), flags = flags, plan = plan.open(run.prefix, d.id, digest), left = tonumber(left), failed = tonumber(failed) or 0,
     counted = false, values = {}, set = {}, marks = {} }
   run.opened[path] = r
   return r
@@ -283,20 +304,34 @@ function run.ready_key(r)
   return run.prefix .. 'ready:' .. r.dag.id .. ':' .. r.id
 end
 
--- A task's record; nil if it is in `none`.
-function run.record(r, index)
+function run.is_backfill(r)
+  return string.find(r.payload, ',backfill,', 1, true) ~= nil
+end
+
+-- A task's field, false for none.
+function run.value(r, index)
   local value = r.values[index]
   if value == nil then
     value = redis.call('HGET', r.key, index)
     r.values[index] = value
   end
-  return record.decode(value)
+  return value
+end
+
+-- A task's record; nil if it is in `none`.
+function run.record(r, index)
+  return record.decode(run.value(r, index))
+end
+
+-- The run, index and attempt number (as text) that an attempt id names.
+function run.named(id)
+  local path, index, attempt = string.match(id, '^([^/]+/[^/]+)/(%d+)/(%d+)$')
+  return path and run.at(path, index), index, attempt
 end
 
 -- The run, index, record and attempt number that an attempt id names; the record is nil if the task is in `none`.
 function run.attempt(id)
-  local path, index, attempt = string.match(id, '^([^/]+/[^/]+)/(%d+)/(%d+)$')
-  local r = path and run.at(path, index)
+  local r, index, attempt = run.named(id)
   if not r then return nil end
   return r, index, run.record(r, index), tonumber(attempt)
 end
@@ -309,20 +344,30 @@ function run.note(r, field, value)
   run.changed[r] = true
 end
 
-function run.put(r, index, rec)
-  local value = record.encode(rec)
+function run.set(r, index, value)
   r.values[index] = value
   run.note(r, index, value)
 end
 
--- `true` in, `false` out: members of a map, as two lists.
-local function parts(map)
-  local into, out = {}, {}
+function run.put(r, index, rec)
+  run.set(r, index, record.encode(rec))
+end
+
+-- Members of a map go into a set (`true`) or out of it (`false`). Returns whether any went in.
+local function move(map, key)
+  local into, out
   for member, stays in pairs(map) do
-    local list = stays and into or out
-    list[#list + 1] = member
+    if stays then
+      into = into or {}
+      into[#into + 1] = member
+    else
+      out = out or {}
+      out[#out + 1] = member
+    end
   end
-  return into, out
+  if into then run.bulk('SADD', key, into) end
+  if out then run.bulk('SREM', key, out) end
+  return into ~= nil
 end
 
 local function write_run(r)
@@ -336,11 +381,10 @@ local function write_run(r)
     r.set = {}
   end
   if not next(r.marks) then return end
-  local key, into, out = run.ready_key(r), parts(r.marks)
+  local key = run.ready_key(r)
+  local some = move(r.marks, key)
   r.marks = {}
-  run.bulk('SADD', key, into)
-  run.bulk('SREM', key, out)
-  if #into > 0 then
+  if some then
     redis.call('ZADD', run.prefix .. 'outbox', 'NX', run.now, r.path)
   elseif redis.call('EXISTS', key) == 0 then
     redis.call('ZREM', run.prefix .. 'outbox', r.path)
@@ -356,9 +400,7 @@ end
 function run.write()
   for r in pairs(run.changed) do write_run(r) end
   for l in pairs(run.moved) do
-    local into, out = parts(l.places)
-    run.bulk('SADD', l.busy_key, into)
-    run.bulk('SREM', l.busy_key, out)
+    move(l.places, l.busy_key)
     l.places = {}
   end
   run.changed, run.moved = {}, {}
@@ -370,22 +412,16 @@ end
 
 -- ---------------------------------------------------------------- ready: limits, outbox, offers
 
--- What a worker has to know of the run: version, logical date, kind, flags.
-function run.payload(r)
-  local version, logical = string.match(r.head, '^(%d+),%w+,%a+,(%-?%d*),')
-  return version .. ',' .. logical .. ',' .. r.kind .. ',' .. r.flags
-end
-
 function run.offer(r, index, attempt)
   local task, d, o = plan.task(r.plan, index), r.dag, run.offers
-  local backfill, n = r.kind == 'backfill', #run.offers
+  local backfill, n = run.is_backfill(r), #run.offers
   o[n + 1] = r.path .. '/' .. index .. '/' .. string.format('%d', attempt)
   o[n + 2] = task.pool
   o[n + 3] = task.slots
   o[n + 4] = task.priority
   o[n + 5] = backfill and d.team .. '!backfill' or d.team
   o[n + 6] = backfill and '0.2' or '1'
-  o[n + 7] = run.payload(r)
+  o[n + 7] = r.payload
   o[n + 8] = string.format('%d', r.created)
 end
 
@@ -442,10 +478,11 @@ function run.admit(r, index, attempt, jump)
 end
 
 function run.ready(r, index, rec)
-  local last = rec and rec.attempt or 0
-  if not rec and r.cleared then
-    last = tonumber(redis.call('HGET', run.key('tries', r.dag.id, r.id), 'last' .. index)) or 0
+  if not rec and not r.cleared then
+    run.set(r, index, record.first(run.since(r, run.now)))
+    return run.admit(r, index, 1)
   end
+  local last = rec and rec.attempt or tonumber(redis.call('HGET', run.key('tries', r.dag.id, r.id), 'last' .. index)) or 0
   local attempt = last + 1
   run.put(r, index, { state = 'r', attempt = attempt, failures = rec and rec.failures or 0, losses = rec and rec.losses or 0,
     ready = run.since(r, run.now), queued = '', started = '', ended = '', worker = '' })
@@ -453,9 +490,9 @@ function run.ready(r, index, rec)
 end
 
 -- The task stops occupying its limits, from whatever live state it was in. A parked one occupies none.
-function run.leave(r, index, rec)
+function run.leave(r, index, state)
   local limits, member, parked = run.limits_of(r, index), r.id .. '/' .. index, false
-  if rec.state == 'r' then
+  if state == 'r' then
     mark(r, index, false)
     for _, l in ipairs(limits) do
       if l.parked > 0 and redis.call('ZREM', l.parked_key, member) == 1 then l.parked, parked = l.parked - 1, true end
@@ -482,10 +519,11 @@ function run.unpark(l)
 end
 
 function run.queued(id)
-  local r, index, rec, attempt = run.attempt(id)
-  if not rec or rec.attempt ~= attempt or rec.state ~= 'r' then return end
-  rec.state, rec.queued = 'q', run.since(r, run.now)
-  run.put(r, index, rec)
+  local r, index, attempt = run.named(id)
+  local value = r and run.value(r, index)
+  value = value and record.queue(value, attempt, run.since(r, run.now))
+  if not value then return end
+  run.set(r, index, value)
   mark(r, index, false)
 end
 
@@ -514,7 +552,12 @@ end
 function run.settle(r, index, rec, letter)
   rec = rec or { attempt = 0, failures = 0, losses = 0, ready = '', queued = '', started = '', worker = '', ended = run.since(r, run.now) }
   rec.state = letter
-  run.put(r, index, rec)
+  run.settled(r, index, record.encode(rec), letter)
+end
+
+-- Its field holds `value` from now on, which says how it ended.
+function run.settled(r, index, value, letter)
+  run.set(r, index, value)
   r.left, r.counted = r.left - 1, true
   if letter == 'f' and not plan.task(r.plan, index).allow_failure then r.failed = r.failed + 1 end
   if r.left <= 0 then return run.close(r) end
@@ -539,7 +582,7 @@ function run.end_as(r, state)
   redis.call('SREM', d.active_key, r.id)
   redis.call('ZREM', run.prefix .. 'running_runs', d.id .. '/' .. r.id)
   redis.call('ZADD', run.prefix .. 'ended', run.now, r.path)
-  if r.kind == 'backfill' then run.leave_backfill(r, state) end
+  if run.is_backfill(r) then run.leave_backfill(r, state) end
   if state == 'success' then run.hook(r, 'success') elseif state == 'failed' then run.hook(r, 'failure') end
   local e = run.ended
   e[#e + 1] = d.id .. '/' .. r.id
@@ -626,7 +669,7 @@ end
 -- The attempt ended without success: retry within the budget of the task, else fail.
 function run.fail(r, index, rec, reason, final, retry_ms)
   local task = plan.task(r.plan, index)
-  run.leave(r, index, rec)
+  run.leave(r, index, rec.state)
   rec.failures, rec.losses = rec.failures + 1, 0
   run.archive(r, index, rec, 'failed', reason)
   if final or rec.failures > task.retries then return run.settle(r, index, rec, 'f') end

@@ -30,6 +30,26 @@ function record.encode(r)
     .. (r.losses > 0 and string.format('%d', r.losses) or '') .. ',' .. r.ready .. ',' .. r.queued .. ',' .. r.started .. ',' .. r.ended .. ',' .. r.worker
 end
 
+-- The commonest changes, from text to text; nil if the record is not what the change begins with.
+
+-- A task's first attempt is ready.
+function record.first(ready)
+  return 'r1,,,' .. ready .. ',,,,'
+end
+
+-- Its pool has the attempt.
+function record.queue(value, attempt, queued)
+  local head, rest = string.match(value, '^r(' .. attempt .. ',%d*,%d*,%d*),%d*(,.*)$')
+  return head and 'q' .. head .. ',' .. queued .. rest
+end
+
+-- The attempt has succeeded; what it was before (r, q or x), too. A success ends a row of losses.
+function record.succeed(value, attempt, started, ended, worker)
+  local state, head, times = string.match(value, '^([rqx])(' .. attempt .. ',%d*),%d*,(%d*,%d*),')
+  if not state then return nil end
+  return 's' .. head .. ',,' .. times .. ',' .. started .. ',' .. ended .. ',' .. worker, state
+end
+
 function record.counts(packed)
   local success = packed % record.FAILED
   local failed = math.floor(packed / record.FAILED) % record.FAILED
