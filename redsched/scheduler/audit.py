@@ -25,6 +25,8 @@ log = logging.getLogger("redsched.scheduler")
 
 # A shard in which something happens is looked at so often, others so rarely; a round takes as long as it takes.
 ROUND_S, IDLE_ROUND_S = 60.0, 600.0
+# A start is no time for it, neither is a failover.
+FIRST_S = 5.0
 # A step may take this part of a scheduler's time; on a person's request more.
 SHARE, ASKED_SHARE = 0.04, 0.5
 ASK_EVERY_S = 2.0
@@ -57,6 +59,8 @@ class Audit:
         self._ask_at = 0.0
         self._over: dict[str, float] = {}  # cell -> when its last round was over
         self._busy: set[int] = set()
+        self._pools: list[str] = []
+        self._pools_at = 0.0
         self._cursors: dict[int, int] = {}
 
     def happened(self, shards: Iterable[int]) -> None:
@@ -112,19 +116,26 @@ class Audit:
             for cell, asked in self.store.audit.requests().items():
                 if found := self._asked(cell, asked):
                     return found
-        for shard in sorted(self.ownership.tokens):
-            if self._is_due(f"s:{shard}", now, ROUND_S if shard in self._busy else IDLE_ROUND_S):
-                return self._of_shard(shard, self._background(shard))
-        if self.ownership.leads():
-            for pool in self.store.pool.names() if self._is_due("pools", now, ROUND_S) else ():
-                if self._is_due(f"p:{pool}", now, ROUND_S - 1):
-                    return self._of_pool(pool)
-            self._over["pools"] = now
-        return None
+        due = self._due(now)
+        if not due:
+            return None
+        cell = min(
+            due, key=self._over.__getitem__
+        )  # in turn: a long round of one keeps no other waiting for ever
+        kind, _, name = cell.partition(":")
+        return self._of_pool(name) if kind == "p" else self._of_shard(int(name), self._background(int(name)))
 
-    def _is_due(self, cell: str, now: float, every_s: float) -> bool:
-        # The first round of a process comes after a while, too: a start is no time for it.
-        return now - self._over.setdefault(cell, now - every_s + 5.0) >= every_s
+    def _due(self, now: float) -> list[str]:
+        cells = {f"s:{x}": ROUND_S if x in self._busy else IDLE_ROUND_S for x in self.ownership.tokens}
+        if self.ownership.leads():
+            if now >= self._pools_at:
+                self._pools, self._pools_at = self.store.pool.names(), now + ROUND_S
+            cells |= {f"p:{pool}": ROUND_S for pool in self._pools}
+        return [
+            c
+            for c, every_s in cells.items()
+            if now - self._over.setdefault(c, now - every_s + FIRST_S) >= every_s
+        ]
 
     def _asked(self, cell: str, asked: str) -> Round | None:
         kind, _, name = cell.partition(":")

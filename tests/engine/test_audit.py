@@ -10,14 +10,14 @@ import pytest
 
 from redsched import auditing
 from redsched.auditing import Findings
-from redsched.errors import RedschedError
+from redsched.errors import Fenced, RedschedError
 from redsched.keys import AttemptId
 from redsched.scheduler import audit as background
 from redsched.scheduler.audit import audit
 from redsched.store.pool import Hint
 from redsched.store.shard import Report
 
-from .harness import DAG20, Engine
+from .harness import DAG20, Body, Engine, success
 
 
 @pytest.fixture(autouse=True)
@@ -347,11 +347,11 @@ DAMAGES: dict[str, Damage] = {
 ONE_SLOT = ("line lost", "group out of line", "in line twice", "slots in vain")
 
 
-def to_the_end(engine: Engine, run: str = "r") -> None:
+def to_the_end(engine: Engine, run: str = "r", body: Body = success) -> None:
     """Workers that fell silent lose what they held; everything that can go on does."""
     pool = engine.store.keys.pool("default")
     for _ in range(400):
-        engine.settle()
+        engine.settle(body)
         if engine.client.run("d", run)["state"] not in ("queued", "running"):
             return
         for id in engine.store.client.zrange(pool + "lease", 0, -1):
@@ -376,4 +376,182 @@ def test_each_damage_is_named_and_repaired(engine: Engine, damage: str) -> None:
     to_the_end(engine)
     assert engine.client.run("d", "r")["state"] == "success"
     assert {r["state"] for r in engine.client.runs("d") if r["run"] != "ghost"} <= {"success", "running"}
+    clean(engine)
+
+
+# ---- a failover that lost what one cell had written last
+
+
+class Tail:
+    """What a cell was, to be put back as a replica would that had not heard of the rest."""
+
+    def __init__(self, engine: Engine, prefix: str) -> None:
+        self.redis, self.prefix = engine.store.client, prefix
+        self.kept = {key: self.redis.dump(key) for key in self._keys()}
+
+    def _keys(self) -> list[bytes]:
+        return list(self.redis.scan_iter(match=self.prefix + "*", count=1000))
+
+    def lose(self) -> None:
+        for key in self._keys():
+            self.redis.delete(key)
+        for key, value in self.kept.items():
+            self.redis.restore(key, 0, value)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_pool_that_lost_its_tail_is_repaired_and_every_run_ends(engine: Engine, seed: int) -> None:
+    """Attempts that it has forgotten are taken as lost, and those that it remembers wrongly are dropped."""
+    rnd = random.Random(seed)
+    engine.client.set_pool("default", 8)
+    engine.register("d", DAG20, max_active_runs=10)
+    accepted: dict[str, int] = {}
+
+    def body(attempt: AttemptId, _: str) -> Report | None:
+        accepted[f"{attempt.run}/{attempt.task}"] = accepted.get(f"{attempt.run}/{attempt.task}", 0) + 1
+        return Report(str(attempt), "success", 1)
+
+    runs = [engine.client.trigger("d")["run"] for _ in range(3)]
+    for _ in range(rnd.randint(0, 6)):
+        engine.step()
+        engine.work(body, count=rnd.randint(1, 4))
+    tail = Tail(engine, engine.store.keys.pool("default"))
+    for _ in range(rnd.randint(1, 12)):
+        engine.step()
+        engine.work(body, count=rnd.randint(1, 6))
+    tail.lose()
+    assert not look(engine, fix=True).left
+    for run in runs:
+        to_the_end(engine, run, body)
+        shown = engine.client.run("d", run)
+        assert shown["state"] == "success"
+        for task in shown["tasks"].values():
+            assert {h["outcome"] for h in task["history"]} <= {"lost"}
+    assert set(accepted) == {f"{r}/{t}" for r in runs for t in range(20)}
+    clean(engine)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_shard_that_lost_its_tail_is_repaired_and_every_run_ends(engine: Engine, seed: int) -> None:
+    """Reports that it has forgotten never come again: their attempts left the pool, and are taken as lost."""
+    rnd = random.Random(seed)
+    engine.client.set_pool("default", 8)
+    engine.register("d", DAG20, max_active_runs=10)
+    runs = [engine.client.trigger("d")["run"] for _ in range(2)]
+    for _ in range(rnd.randint(1, 6)):
+        engine.step()
+        engine.work(count=rnd.randint(1, 4))
+    tail = Tail(engine, engine.store.shard.prefix("d"))
+    for _ in range(rnd.randint(1, 12)):
+        engine.step()
+        engine.work(count=rnd.randint(1, 6))
+    tail.lose()
+    engine.scheduler.dispatch.doubt()
+    for _ in range(10):  # what was given out before is offered again, and found gone
+        look(engine, fix=True)
+        engine.settle()
+    for run in runs:
+        to_the_end(engine, run)
+        assert engine.client.run("d", run)["state"] == "success"
+    clean(engine)
+
+
+# ---- who repairs
+
+
+def kinds(engine: Engine) -> list[str]:
+    return [e["kind"] for e in engine.client.events(1000)]
+
+
+def test_what_is_repaired_is_an_event_that_says_whether_a_failover_explains_it(engine: Engine) -> None:
+    site = Site(engine)
+    site.begin(FAN)
+    site.redis.hincrby(site.run, "left", 1)
+    look(engine, fix=True)
+    (told,) = [e for e in engine.client.events(1000) if e["kind"] == "audit"]
+    assert not told["expected"]
+    assert "this is a defect" in told["text"]
+    assert (told["key"], told["there"], told["should"]) == ("run:d:r", "left 5, failed 0", "left 4, failed 0")
+    engine.scheduler.audit.outage(1.5)
+    site.redis.hincrby(site.run, "left", 1)
+    look(engine, fix=True)
+    told = [e for e in engine.client.events(1000) if e["kind"] == "audit"][-1]
+    assert told["expected"]
+    assert "as after a failover" in told["text"]
+
+
+def test_without_a_scheduler_the_command_takes_the_shards_for_a_moment(engine: Engine) -> None:
+    site = Site(engine)
+    site.begin(FAN)
+    engine.scheduler._hand_over()
+    site.redis.hincrby(site.run, "left", 1)
+    site.redis.hdel(site.pool + "entries", "d/r/0/1")
+    site.redis.sadd(site.pool + "held", "x/r/0/1")
+    found = audit(engine.store, fix=True, sleep=lambda _: None)
+    assert not found.left, [str(d) for d in found.left]
+    assert {"run:d:r", "entries", "held"} <= {d.key for d in found.repaired}
+    assert not any(s["owner"] for s in engine.client.shards())
+    assert not engine.client.schedulers()
+    engine._scheduler = engine.new_scheduler("two")
+    to_the_end(engine)
+    assert engine.client.run("d", "r")["state"] == "success"
+
+
+def test_what_was_reported_and_not_applied_is_no_difference(engine: Engine) -> None:
+    """Nobody applies it: whether the attempts are lost can't be said."""
+    site = Site(engine)
+    site.begin(FAN)
+    engine.scheduler._hand_over()
+    engine.work()
+    auditing_patience, auditing.PATIENCE_S = auditing.PATIENCE_S, 0.05
+    try:
+        found = audit(engine.store, sleep=lambda _: None)
+    finally:
+        auditing.PATIENCE_S = auditing_patience
+    assert not found.differences
+    assert found.unsure == {"d/r"}
+
+
+def test_a_deposed_owner_repairs_nothing(engine: Engine) -> None:
+    site = Site(engine)
+    site.begin(FAN)
+    shard = engine.store.shard.of("d")
+    site.redis.hincrby(site.run, "left", 1)
+    old = engine.scheduler.ownership.tokens[shard]
+    engine.store.shard.release(shard, old)
+    engine.store.shard.acquire(shard, "other", "")
+    round_ = auditing.ShardRound(engine.store, shard, auditing.Shapes(engine.store), old)
+    with pytest.raises(Fenced):
+        list(round_.steps(auditing.Scope([("d", "r")])))
+    assert site.redis.hget(site.run, "left") == b"5"
+
+
+def test_a_repair_said_twice_is_done_once(engine: Engine) -> None:
+    site = Site(engine)
+    site.begin(FAN)
+    shard = engine.store.shard.of("d")
+    token = engine.scheduler.ownership.tokens[shard]
+    site.redis.hincrby(site.run, "left", 1)
+    (found,) = audit(engine.store, sleep=lambda _: None).differences
+    assert engine.store.audit.fix_shard(shard, token, [found.repair]) == [True]
+    assert engine.store.audit.fix_shard(shard, token, [found.repair]) == [False]
+    clean(engine)
+
+
+def test_the_background_finds_it_by_itself(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The owner its shards, the leader the pools; where nothing has happened since, nothing is asked."""
+    for pause in ("ROUND_S", "FIRST_S"):
+        monkeypatch.setattr(background, pause, 0.0)
+    site = Site(engine)
+    site.begin(FAN)
+    site.redis.hincrby(site.run, "left", 1)
+    site.redis.sadd(site.pool + "held", "x/r/0/1")
+    one = engine.scheduler
+    one.audit.happened([engine.store.shard.of("d")])
+    for _ in range(1000):
+        one.audit._next = 0.0
+        one.audit.step()
+        if kinds(engine).count("audit") == 2:
+            break
+    assert kinds(engine).count("audit") == 2
     clean(engine)
