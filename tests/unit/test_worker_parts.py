@@ -128,3 +128,32 @@ def test_the_guardians_account() -> None:
     groups: set[int] = set()
     assert guardian.apply(b"+5\n+6\n-5\n+7", groups) == b"+7"
     assert groups == {6}
+
+
+def test_lines_read_at_once_and_one_by_one_say_the_same(tmp_path: Path) -> None:
+    """Bodies that came and went between two looks are noted in short: nothing else is different by it."""
+    fine, failed = (
+        Report("d/r/0/1", "success", 4),
+        Report("d/r/1/1", "failed", 5, "no"),
+    )
+    with_result = Report("d/r/2/1", "success", 6, result="[1]")
+    lines = [
+        *(wire.held("n1", HINTS), "G\t111\n"),
+        *(begin(0, 1) + "\n", wire.over(0, fine), begin(1, 2) + "\n", wire.over(1, failed)),
+        *(begin(2, 3) + "\n", wire.over(2, with_result)),
+    ]
+    for count in range(1, len(lines) + 1):
+        told = []
+        for chunks in (["".join(lines[:count])], lines[:count]):
+            slot = Slot(0, wire.Board(tmp_path / "lock"))
+            slot.pipe, write = os.pipe()
+            os.set_blocking(slot.pipe, False)
+            said = []
+            for chunk in chunks:
+                os.write(write, chunk.encode())
+                said += list(slot.read())
+            on = slot.body and (slot.body.index, slot.body.serial)
+            told.append((said, slot.states, on, slot.ran_something, slot.take()))
+            os.close(write)
+            os.close(slot.pipe)
+        assert told[0] == told[1], count
