@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from typing import Any
+from typing import Any, Self
 
 from redsched.keys import AttemptId
 from redsched.store import codec
@@ -35,6 +35,43 @@ def members(found: Any) -> list[str]:
     return [(m[0] if isinstance(m, tuple | list) else m).decode() for m in found or ()]
 
 
+DUMP = """
+local read = { string = { 'GET' }, hash = { 'HGETALL' }, set = { 'SMEMBERS' }, zset = { 'ZRANGE', 0, -1, 'WITHSCORES' },
+  list = { 'LRANGE', 0, -1 }, stream = { 'XRANGE', '-', '+' } }
+local found = {}
+for i, key in ipairs(redis.call('KEYS', ARGV[1])) do
+  local kind, pending = redis.call('TYPE', key).ok, 0
+  local words = read[kind]
+  if kind == 'stream' then
+    for _, group in ipairs(redis.call('XINFO', 'GROUPS', key)) do pending = pending + redis.call('XPENDING', key, group[2])[1] end
+  end
+  found[i] = { key, kind, redis.call(words[1], key, unpack(words, 2)), pending }
+end
+return found
+"""
+GOING = """
+local found = {}
+for _, key in ipairs(redis.call('KEYS', ARGV[1])) do if redis.call('TTL', key) > 0 then found[#found + 1] = key end end
+return found
+"""
+
+
+def dump(redis: Any, prefix: str) -> Dump:
+    """Every key that begins so with what it holds; of a stream its entries, and how many are pending."""
+    return {k.decode(): _held(*held) for k, *held in redis.eval(DUMP, 0, prefix + "*")}
+
+
+def _held(kind: bytes, value: Any, pending: int) -> Any:
+    if kind in (b"hash", b"zset"):
+        pairs = dict(zip(value[::2], value[1::2], strict=True))
+        return pairs if kind == b"hash" else sorted((k, float(v)) for k, v in pairs.items())
+    if kind == b"set":
+        return set(value)
+    if kind == b"stream":
+        return {"entries": value, "pending": pending}
+    return value
+
+
 class Recount:
     """`trouble` is what is wrong, in words; `runs` all runs by (dag, run). What expires by itself (`goes`) may be left."""
 
@@ -48,6 +85,11 @@ class Recount:
             if ":s:" in prefix:
                 self._shard(prefix)
         self._control()
+
+    @classmethod
+    def of(cls, redis: Any, namespace: str) -> Self:
+        going = redis.eval(GOING, 0, f"{{{namespace}:*")
+        return cls(dump(redis, f"{{{namespace}:"), {k.decode() for k in going})
 
     def check(self, good: object, words: str) -> None:
         if not good:

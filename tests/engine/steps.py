@@ -29,14 +29,14 @@ from redsched.store.quick import QUICK, Quick, _Line, _packed
 from redsched.store.scripts import all_scripts
 from redsched.store.shard import Report
 
-from .recount import Recount
+from .recount import Recount, dump
 
 NAMESPACE = "step"
 LINES: list[_Line] = []
 Fate = Literal["", "dead", "unanswered", "repeated"]
 Words = tuple[Any, ...]
 Send = Callable[[], Any]
-Watch = Callable[[Words, Send], Any]  # sees what is said, and says it
+Onlooker = Callable[[Words, Send], Any]  # sees what is said, and says it
 # After these the server is as it was before: to be killed there is to be killed before.
 READS = frozenset(
     [
@@ -124,11 +124,11 @@ class Wire(Quick):
     """A client whose every command goes through its line, each alone, on the one connection that all of them share."""
 
     line: Line
-    watch: Watch
+    onlooker: Onlooker
     many = None  # type: ignore[assignment]
 
     def execute_command(self, *words: Any, **options: Any) -> Any:
-        return self.line.say(words, lambda: self.watch(words, lambda: self._one(words, options)))
+        return self.line.say(words, lambda: self.onlooker(words, lambda: self._one(words, options)))
 
     def _one(self, words: Words, options: dict[str, Any]) -> Any:
         (reply,) = self._say(_packed(words), 1)
@@ -173,7 +173,7 @@ class Steady(Scheduler):
         self._due = defaultdict(float)
         self._did: set[str] = set()
         self.dispatch.hooks._threads = SimpleNamespace(submit=lambda f, *a: f(*a), shutdown=lambda **_: None)  # type: ignore[assignment]
-        self.dispatch.hooks._tell = lambda member: told.append(member)  # type: ignore[assignment, method-assign]
+        self.dispatch.hooks._tell = lambda member: told.append(member)  # type: ignore[method-assign]
 
     def redis_now(self) -> int:
         """A little ahead, so that what is due in this very millisecond is due in each play."""
@@ -313,7 +313,7 @@ class World:
     """See the module. `line` belongs to the process under test, `victim` says which that is."""
 
     def __init__(self, url: str, victim: str, line: Line) -> None:
-        self.watch: Watch = lambda words, send: send()
+        self.onlooker: Onlooker = lambda words, send: send()
         self.settings = Settings(redis=url, namespace=NAMESPACE, shards=2)
         self.connections = shared(url)
         self.admin: Any = Redis(connection_pool=self.connections)
@@ -336,7 +336,7 @@ class World:
     def store(self, line: Line) -> Store:
         wire = Wire(connection_pool=self.connections)
         wire._lines = LINES
-        wire.line, wire.watch = line, lambda words, send: self.watch(words, send)
+        wire.line, wire.onlooker = line, lambda words, send: self.onlooker(words, send)
         return Store(self.settings, Clients(wire, wire, 0, "test", NAMESPACE))
 
     def _line(self, kind: str) -> Line:
@@ -430,47 +430,16 @@ class World:
     # ---- what there is
 
     def recount(self) -> Recount:
-        return Recount(self.dump(), set(map(bytes.decode, self.admin.eval(GOING, 0))))
+        return Recount.of(self.admin, NAMESPACE)
 
-    def dump(self, prefix: str = "") -> dict[str, Any]:
-        """Every key (of a cell) with what it holds; of a stream its entries, and how many are pending."""
-        return {k.decode(): _held(*held) for k, *held in self.admin.eval(DUMP, 0, prefix + "*")}
+    def dump(self, cell: str) -> dict[str, Any]:
+        return dump(self.admin, cell)
 
     def end(self) -> None:
         self.admin.flushdb()
         self.client.close()
 
 
-def _held(kind: bytes, value: Any, pending: int) -> Any:
-    if kind in (b"hash", b"zset"):
-        pairs = dict(zip(value[::2], value[1::2], strict=True))
-        return pairs if kind == b"hash" else sorted((k, float(v)) for k, v in pairs.items())
-    if kind == b"set":
-        return set(value)
-    if kind == b"stream":
-        return {"entries": value, "pending": pending}
-    return value
-
-
-DUMP = """
-local read = { string = { 'GET' }, hash = { 'HGETALL' }, set = { 'SMEMBERS' }, zset = { 'ZRANGE', 0, -1, 'WITHSCORES' },
-  list = { 'LRANGE', 0, -1 }, stream = { 'XRANGE', '-', '+' } }
-local found = {}
-for i, key in ipairs(redis.call('KEYS', ARGV[1])) do
-  local kind, pending = redis.call('TYPE', key).ok, 0
-  local words = read[kind]
-  if kind == 'stream' then
-    for _, group in ipairs(redis.call('XINFO', 'GROUPS', key)) do pending = pending + redis.call('XPENDING', key, group[2])[1] end
-  end
-  found[i] = { key, kind, redis.call(words[1], key, unpack(words, 2)), pending }
-end
-return found
-"""
-GOING = """
-local found = {}
-for _, key in ipairs(redis.call('KEYS', '*')) do if redis.call('TTL', key) > 0 then found[#found + 1] = key end end
-return found
-"""
 LATER = """
 local held, time = {}, redis.call('TIME')
 for i = 3, #ARGV do held[ARGV[i]] = true end
