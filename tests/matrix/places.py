@@ -148,6 +148,8 @@ def acl(make: Maker) -> Iterator[Place]:
 @contextmanager
 def tls(make: Maker) -> Iterator[Place]:
     """A private CA, host names checked, a client certificate demanded. A server without TLS stands behind a front that has it."""
+    if not importlib.util.find_spec("cryptography"):
+        raise Missing("no certificates: pip install cryptography")
     with ExitStack() as stack:
         authority = Authority(make.folder)
         theirs, ours = authority.issue("localhost"), authority.issue("client")
