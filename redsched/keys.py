@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import zlib
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import NamedTuple
 
 
+@lru_cache(maxsize=65_536)
 def stable_hash(dag: str) -> int:
     """CRC-32 of the DAG's id: the same in every process and version."""
     return zlib.crc32(dag.encode())

@@ -549,6 +549,8 @@ def fill(value: Any, results: Mapping[str, Any], params: Mapping[str, Any]) -> A
 
 def split_inputs(inputs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     """Positional and named arguments: the keys "0", "1", … are positions."""
+    if not inputs:
+        return [], {}
     positions = sorted((key for key in inputs if key.isdecimal()), key=int)
     return [inputs[key] for key in positions], {key: inputs[key] for key in inputs if not key.isdecimal()}
 

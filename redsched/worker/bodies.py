@@ -10,7 +10,9 @@ import contextlib
 import importlib
 import json
 import os
+import random
 import re
+import shutil
 import signal
 import stat
 import subprocess
@@ -20,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
+from redsched.context import Branch, Context, Fail, Retry, Skip, running
 from redsched.errors import DefinitionError
 from redsched.store import Store
 from redsched.worker.jobs import Job, Say, Task, instant
@@ -84,7 +87,6 @@ def call(
     job: Job, functions: dict[str, Callable[..., Any]], gate: Gate, note: Callable[[str], None], limit: int
 ) -> Outcome:
     """Load and run the function in this thread. Raises Stopped only; `note` gets the traceback of an error."""
-    from redsched.context import Branch, Fail, Retry, Skip
     from redsched.definition.python import call_body
 
     target = job.task.call or ""
@@ -143,9 +145,7 @@ def _load(target: str, functions: dict[str, Callable[..., Any]]) -> Callable[...
 @contextlib.contextmanager
 def entered(job: Job, store: Store, say: Say) -> Iterator[None]:
     """What a Python body finds around it: `context()`, and the task's `env`."""
-    from redsched.context import Context, running
-
-    nonce = os.urandom(8).hex()
+    nonce = f"{random.getrandbits(64):x}"
     moment = None if job.logical_ms is None else instant(job.logical_ms)
     start, end = (None, None) if job.interval is None else map(instant, job.interval)
     current = Context(
@@ -161,7 +161,8 @@ def entered(job: Job, store: Store, say: Say) -> Iterator[None]:
         undo=lambda name: say(store.shard.once_undo, job.attempt_id, name, nonce),
     )
     before = {name: os.environ.get(name) for name in job.task.env}
-    os.environ.update(job.task.env)
+    if before:
+        os.environ.update(job.task.env)
     try:
         with running(current):
             yield
@@ -254,12 +255,12 @@ def skips(job: Job, outcome: Outcome) -> tuple[int, ...]:
 def spawn(job: Job, log: LogFile, folder: Path, slot: int) -> subprocess.Popen[bytes] | Outcome:
     """Start the command as the leader of its own session and process group."""
     result, inputs = folder / f"result-{slot}", folder / f"inputs-{slot}.json"
-    for path in (result, inputs):
-        path.unlink(missing_ok=True)
-    env = environment(job, result, inputs)
     run = job.task.run
     assert run is not None
     try:
+        for path in (result, inputs):
+            _clear(path)
+        env = environment(job, result, inputs)
         return subprocess.Popen(
             ["/bin/sh", "-c", run] if isinstance(run, str) else list(run),
             stdin=subprocess.DEVNULL,
@@ -270,7 +271,16 @@ def spawn(job: Job, log: LogFile, folder: Path, slot: int) -> subprocess.Popen[b
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
-        return failed(f"can't start {run if isinstance(run, str) else run[0]!r}: {error}")
+        first = run if isinstance(run, str) else run[0]
+        return failed(f"can't start {first[:100]!r}: {error}")
+
+
+def _clear(path: Path) -> None:
+    """What the command before may have made of it: also nothing, its folder gone too, or a folder of its own."""
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
 
 
 def environment(job: Job, result: Path, inputs: Path) -> dict[str, str]:

@@ -34,13 +34,10 @@ def kill(groups: set[int]) -> None:
 
 
 def sweep(folder: str) -> None:
-    """Remove the worker's private folder, which is flat."""
-    try:
-        for name in os.listdir(folder):
-            os.unlink(os.path.join(folder, name))
-        os.rmdir(folder)
-    except OSError:
-        pass
+    """Remove the worker's private folder, and what bodies may have put there."""
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def main(life: int, news: int, folder: str) -> None:

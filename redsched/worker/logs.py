@@ -24,6 +24,8 @@ class LogFile:
     def __init__(self, path: Path, half: int, result_limit: int, *, create: bool = False) -> None:
         self.path = path
         flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        if create:  # who tidies up /tmp may have taken the folder away
+            path.parent.mkdir(mode=0o700, exist_ok=True)
         self.fd = os.open(path, flags, 0o600)
         self.half = half
         # The end of the file is where `::result::` is looked for, so as much of it as a result may need stays.
