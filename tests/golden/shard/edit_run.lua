@@ -779,7 +779,7 @@ local ARCHIVED = { s = 'success', r = 'cancelled', q = 'cancelled', x = 'cancell
 
 function edit.begin()
   edit.left, edit.failed, edit.stopped = 0, 0, 0
-  edit.ready, edit.set, edit.last, edit.gone, edit.forget, edit.drop = {}, {}, {}, {}, {}, {}
+  edit.ready, edit.set, edit.last, edit.gone, edit.forget, edit.drop, edit.named = {}, {}, {}, {}, {}, {}, {}
 end
 
 local function leave_behind(r, index, rec, kind)
@@ -804,6 +804,7 @@ local function leave_behind(r, index, rec, kind)
 end
 
 function edit.task(r, index, text, change)
+  edit.named[index] = true
   local kind, value = string.match(change, '^(%a+):?(.*)$')
   local rec = record.decode(text)
   if rec then leave_behind(r, index, rec, kind) end
@@ -843,8 +844,11 @@ function edit.write(r)
   if #edit.set > 0 then redis.call('HSET', r.key, unpack(edit.set)) end
   r.left, r.failed, r.counted = r.left + edit.left, r.failed + edit.failed, true
   run.changed[r] = true
-  local before = redis.call('HGET', r.key, 'reopen') or ''
-  redis.call('HSET', r.key, 'cleared', '1', 'reopen', before .. (before ~= '' and #edit.ready > 0 and ',' or '') .. table.concat(edit.ready, ','))
+  -- A run that waits for its turn may be edited again: the last edit says what becomes of a task.
+  for index in string.gmatch(redis.call('HGET', r.key, 'reopen') or '', '%d+') do
+    if not edit.named[index] then edit.ready[#edit.ready + 1] = index end
+  end
+  redis.call('HSET', r.key, 'cleared', '1', 'reopen', table.concat(edit.ready, ','))
   r.cleared = '1'
 end
 
