@@ -76,6 +76,7 @@ MAY: dict[str, set[str]] = {
     "store": PURE | {"keys", "settings"},
     "doctor": PURE | {"settings", "store"},
     "resize": PURE | {"keys", "settings", "store"},
+    "fence_test": PURE | {"client", "definition", "keys", "scheduler", "settings", "store"},
     "scheduler": PURE | {"keys", "settings", "store", "doctor", "schedule", "edit", "editing", "auditing"},
     "worker": PURE | {"keys", "settings", "store", "definition", "context", "schedule"},
     "client": PURE
@@ -97,7 +98,7 @@ MAY: dict[str, set[str]] = {
     },
     "cli": PURE
     | {"bench", "simulation", "client", "scheduler", "worker", "doctor", "embedded", "settings"}
-    | {"definition", "graph", "schedule", "resize"},
+    | {"definition", "graph", "schedule", "resize", "fence_test"},
     "": PURE | {"context", "client", "definition"},  # redsched itself: the public names
     "__main__": {"cli"},
 }

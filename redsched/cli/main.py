@@ -37,6 +37,8 @@ COMMANDS = {
     "workers": "redsched.cli.system:workers",
     "events": "redsched.cli.events:events",
     "doctor": "redsched.cli.doctor:doctor",
+    "fence-test": "redsched.cli.fence_test:fence_test",
+    "simulate": "redsched.cli.simulate:simulate",
     "bench": "redsched.cli.bench:bench",
     "scheduler": "redsched.cli.system:scheduler",
     "worker": "redsched.cli.system:worker",
