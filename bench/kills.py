@@ -101,9 +101,12 @@ def main() -> int:
     (folder / "server").mkdir()
     server = Server(folder / "server", *KEPT)
     try:
-        with (folder / "said").open("w") as said, redirect_stdout(said):
-            with Site(folder / "site", server, lease_ms=3000, worker_lease_ms=10_000) as site:
-                numbers = measured(site, given.kills, random.Random(given.seed))
+        with (
+            (folder / "said").open("w") as said,
+            redirect_stdout(said),
+            Site(folder / "site", server, lease_ms=3000, worker_lease_ms=10_000) as site,
+        ):
+            numbers = measured(site, given.kills, random.Random(given.seed))
         name = server_name(server)
     finally:
         server.kill()

@@ -14,7 +14,7 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Any, Final
 
-from tests.processes import Line, Site, until
+from tests.processes import Line, Site, Tasks, until
 
 from .load import TICK_S, Load, shapes
 from .siege import Event, Siege
@@ -137,6 +137,8 @@ def _check_run(
     if shown["state"] not in ("success", "cancelled" if shown["run"] in load.cancelled else ""):
         reasons = {name: t["reason"] for name, t in tasks.items() if t["state"] not in ("success", "skipped")}
         found.wrong.append(f"{shown['run']} is {shown['state']}: {reasons}")
+    if shown["run"] not in load.cleared:
+        found.waits_ms += [ms for _, ms in waits(shown, shapes().get(shown["dag"], {}))]
     for name, task in tasks.items():
         ran = executions.pop((shown["run"], name), [])
         found.tasks += 1
@@ -148,17 +150,21 @@ def _check_run(
             )
         if task["state"] == "skipped" and ran:
             found.wrong.append(f"{shown['run']} {name} is skipped and ran")
-        if task["state"] == "success" and task["queued_at"]:
-            ups = [
-                tasks[up]["ended_at"] for up in shapes().get(shown["dag"], {}).get(name, {}).get("needs", ())
-            ]
-            due = max(filter(None, ups), default=shown["created_at"])
-            if task["attempt"] == 1 and shown["run"] not in load.cleared:
-                found.waits_ms.append(_ms(task["queued_at"]) - _ms(due))
         for one in ran:
             if accepted and one is accepted[-1]:
                 continue
             _excuse(found, shown, name, one, events)
+
+
+def waits(shown: dict[str, Any], tasks: Tasks) -> list[tuple[int, int]]:
+    """Of the first attempts of a run: when each was due (its last upstream had ended), and ms until its pool had it."""
+    found = []
+    for name, task in shown["tasks"].items():
+        if task["state"] == "success" and task["attempt"] == 1 and task["queued_at"]:
+            ended = [shown["tasks"][up]["ended_at"] for up in tasks.get(name, {}).get("needs", ())]
+            due = max(map(_ms, filter(None, ended)), default=_ms(shown["created_at"]))
+            found.append((due, _ms(task["queued_at"]) - due))
+    return found
 
 
 def _ms(instant: str) -> int:
@@ -215,7 +221,8 @@ def _entries(site: Site) -> dict[str, int]:
     found = {}
     for key in say("KEYS", f"{{{site.settings.namespace}:[sp]:*"):
         cell, _, name = key.partition("}:")
-        if name in EMPTY[cell.split(":")[1]] and (size := int(say(count[say("TYPE", key)], key))):
+        kind = say("TYPE", key) if name in EMPTY[cell.split(":")[1]] else "none"  # it may be gone by now
+        if kind != "none" and (size := int(say(count[kind], key))):
             found[key] = size
     found |= {
         f"pool {p['pool']} {what}": p[what]

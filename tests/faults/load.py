@@ -73,9 +73,13 @@ def shapes() -> dict[str, Tasks]:
     }
 
 
+def write_bodies(site: Site) -> None:
+    (site.folder / "load_bodies.py").write_text(BODIES)
+
+
 def register(site: Site) -> list[str]:
     """All shapes and the schedule; the names of those that are triggered."""
-    (site.folder / "load_bodies.py").write_text(BODIES)
+    write_bodies(site)
     # A child that is killed costs a retry; one whose worker dies does not.
     rest = {
         "defaults": {"retries": 50, "retry_delay": "100ms"},

@@ -111,7 +111,7 @@ def run(folder: Path, soak: Soak) -> Report:
             found.wrong += [broken] if broken else []
             return Report(
                 soak,
-                _name(server),
+                server_name(server),
                 took,
                 dict(Counter(event.step.fault for event in siege.events)),
                 len(siege.restarted),
@@ -122,7 +122,7 @@ def run(folder: Path, soak: Soak) -> Report:
         server.kill()
 
 
-def _name(server: Server) -> str:
+def server_name(server: Server) -> str:
     info = server.say("INFO", "server")
     valkey = info.get("valkey_version")
     return f"Valkey {valkey}" if valkey else f"Redis {info['redis_version']}"
