@@ -51,6 +51,8 @@ def scenario(victim: str) -> Callable[[Callable[[World], None]], None]:
     return add
 
 
+RENEWS = {"control/beat", "pool/reap"}
+
 # ---------------------------------------------------------------- what people ask for
 
 
@@ -533,12 +535,12 @@ def steps(victim: str, calls: list[str], fate: Fate) -> Iterator[int]:
     """At which calls to strike.
 
     Not at reads, for a killed process: the server is as it was at the call before. Nor with `dead` for a scheduler: between a
-    reply and the next call it does nothing, so that is `unanswered`. A lost reply of a read only where the calls before differ.
+    reply and the next call it does nothing, so that is `unanswered`. Reads and what only renews: where the calls before differ.
     """
     seen = set()
     for at, call in enumerate(calls, 1):
         around = tuple(calls[max(0, at - 3) : at])
-        if call in READS and (fate != "repeated" or around in seen):
+        if (call in READS and fate != "repeated") or (call in READS | RENEWS and around in seen):
             continue
         seen.add(around)
         if (victim, fate) != ("scheduler", "dead"):
