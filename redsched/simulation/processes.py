@@ -12,6 +12,7 @@ from typing import Any, Final
 from redsched.client import Client
 from redsched.errors import RedschedError, Unavailable
 from redsched.keys import AttemptId
+from redsched.scheduler.hooks import BUSY_MS
 from redsched.scheduler.loop import Scheduler
 from redsched.simulation.bodies import Bodies, Body
 from redsched.simulation.network import store
@@ -32,7 +33,7 @@ class Hooks:
     def deliver(self, shard: int, now: int) -> int:
         for member, _ in self.store.shard.hooks_due(shard, now, 50):
             self.store.shard.hook_done(shard, member)
-        return 0
+        return now + BUSY_MS
 
     def close(self) -> None:
         pass
@@ -248,6 +249,9 @@ class Person:
             self.world.note(actor, f"will {what}")
             try:
                 act(client, Random(f"{self.seed}/{self.at}"))
+            except Unavailable:  # then a person says it again
+                self.world.sleep(0.5)
+                continue
             except RedschedError as refusal:
                 self.world.note(actor, f"refused: {refusal}")
             self.at += 1

@@ -147,11 +147,11 @@ def _acts(rnd: Random, scenario: Scenario, slots: dict[str, int]) -> None:
     later = [(EPOCH_MS + 500 + rnd.randrange(ACTS_MS), what, act) for what, act in drawn]
     acts += sorted([*triggers, *later], key=lambda a: a[0])
     end, scenario.closing = EPOCH_MS + CLOSING_MS, len(acts)
+    for pool, count in slots.items():
+        acts.append((end, f"set pool {pool} to {count}", _set_pool(pool, count)))
     for name in scenario.specs:
         acts.append((end, f"resume {name}", _resume(name)))
         acts.append((end, f"end the schedule of {name}", _no_schedule(scenario.specs[name])))
-    for pool, count in slots.items():
-        acts.append((end, f"set pool {pool} to {count}", _set_pool(pool, count)))
 
 
 def _trigger_act(rnd: Random, scenario: Scenario, i: int) -> tuple[int, str, Act]:
