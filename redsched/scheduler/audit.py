@@ -29,12 +29,14 @@ ROUND_S, IDLE_ROUND_S = 60.0, 600.0
 FIRST_S = 5.0
 # A step may take this part of a scheduler's time; on a person's request more.
 SHARE, ASKED_SHARE = 0.04, 0.5
-ASK_EVERY_S = 2.0
+# Requests are looked for so often where something happens (a request makes something happen), and so rarely elsewhere.
+ASK_EVERY_S, IDLE_ASK_S = 1.0, 60.0
 IDLE_S = 1.0
 DAGS_A_ROUND = 100
 EVENTS_A_ROUND = 20
 FAILOVER_MS = 3_600_000
 FIX_PATIENCE_S = 60.0
+FIXES = 3
 
 
 @dataclass(slots=True)
@@ -56,7 +58,7 @@ class Audit:
         self.shapes = Shapes(store)
         self._round: Round | None = None
         self._next = 0.0
-        self._ask_at = 0.0
+        self._asked_at = self._ask_at = 0.0
         self._over: dict[str, float] = {}  # cell -> when its last round was over
         self._busy: set[int] = set()
         self._pools: list[str] = []
@@ -66,6 +68,7 @@ class Audit:
     def happened(self, shards: Iterable[int]) -> None:
         """Something was done in these shards: they are looked at in a while."""
         self._busy.update(shards)
+        self._ask_at = min(self._ask_at, self._asked_at + ASK_EVERY_S)
 
     def outage(self, seconds: float) -> None:
         """Redis was away: perhaps another one answers now, which lacks the last writes. Everything is looked at soon."""
@@ -78,16 +81,24 @@ class Audit:
         now = time.monotonic()
         if now < self._next:
             return
-        current = self._round = self._round or self._begin(now)
+        current, self._round = self._current(now), None
         if current is None:
             self._next = now + IDLE_S
             return
-        self._round = None
         pause, again = self._go(current)
         if again:
             self._round = current
         spent = time.monotonic() - now
         self._next = now + spent + max(pause, spent / (ASKED_SHARE if current.asked else SHARE))
+
+    def _current(self, now: float) -> Round | None:
+        """The round that is under way, if the shard is still ours as it was; a request goes before one of our own."""
+        current = self._round
+        if current and isinstance(current.work, ShardRound):
+            current = current if self.ownership.tokens.get(current.work.shard) == current.work.token else None
+        if current and current.asked:
+            return current
+        return self._requested(now) or current or self._own(now)
 
     def _go(self, current: Round) -> tuple[float, bool]:
         """One step: (how long to wait before the next, whether there is one)."""
@@ -100,7 +111,7 @@ class Audit:
         except Fenced as refusal:
             if isinstance(current.work, ShardRound):
                 self.ownership.deposed(current.work.shard, refusal)
-            else:
+            elif self.ownership.leads() and current.work.fence == fence(self.ownership.leader):
                 self.ownership.resign(refusal)
         except RedschedError as error:  # because an audit must never stop what it looks at
             log.error("audit of %s given up: %s", current.cell, error)
@@ -110,18 +121,22 @@ class Audit:
 
     # ---- which round
 
-    def _begin(self, now: float) -> Round | None:
-        if now >= self._ask_at:
-            self._ask_at = now + ASK_EVERY_S
-            for cell, asked in self.store.audit.requests().items():
-                if found := self._asked(cell, asked):
-                    return found
+    def _requested(self, now: float) -> Round | None:
+        if now < self._ask_at:
+            return None
+        self._asked_at, self._ask_at = now, now + IDLE_ASK_S
+        for cell, asked in self.store.audit.requests().items():
+            if found := self._asked(cell, asked):
+                self._ask_at = now + ASK_EVERY_S  # there may be more
+                return found
+        return None
+
+    def _own(self, now: float) -> Round | None:
         due = self._due(now)
         if not due:
             return None
-        cell = min(
-            due, key=self._over.__getitem__
-        )  # in turn: a long round of one keeps no other waiting for ever
+        # In turn: a long round of one keeps no other waiting for ever.
+        cell = min(due, key=self._over.__getitem__)
         kind, _, name = cell.partition(":")
         return self._of_pool(name) if kind == "p" else self._of_shard(int(name), self._background(int(name)))
 
@@ -143,14 +158,14 @@ class Audit:
             return self._of_pool(name, asked) if self.ownership.leads() else None
         if int(name) not in self.ownership.tokens:
             return None
-        wanted = json.loads(asked)
-        scope = Scope([(d, r) for d, r in wanted["runs"]], {d: set(n) for d, n in wanted["dags"].items()})
-        return self._of_shard(int(name), scope, asked)
+        return self._of_shard(int(name), scope_of(json.loads(asked)), asked)
 
     def _background(self, shard: int) -> Scope:
-        self._cursors[shard], dags = self.store.audit.some_dags(
-            shard, self._cursors.get(shard, 0), DAGS_A_ROUND
-        )
+        """Live runs with their DAGs; and where something happens some of the other DAGs, in turn."""
+        dags: list[str] = []
+        if shard in self._busy:
+            cursor = self._cursors.get(shard, 0)
+            self._cursors[shard], dags = self.store.audit.some_dags(shard, cursor, DAGS_A_ROUND)
         return Scope(live_runs(self.store, shard), {dag: set() for dag in dags})
 
     def _of_shard(self, shard: int, scope: Scope, asked: str = "") -> Round:
@@ -166,8 +181,10 @@ class Audit:
     def _end(self, current: Round) -> None:
         self._over[current.cell] = time.monotonic()
         found = current.work.findings
-        if isinstance(current.work, ShardRound) and not current.asked and not found.looked:
-            self._busy.discard(current.work.shard)
+        if isinstance(current.work, ShardRound) and not current.asked:
+            seen_all = not self._cursors.get(current.work.shard)  # of its DAGs, round by round
+            if seen_all and not found.looked:
+                self._busy.discard(current.work.shard)
         if found.differences:
             tell(self.store, found)
         if current.asked:
@@ -206,18 +223,25 @@ def audit(store: Store, *, fix: bool = False, sleep: Callable[[float], None] = t
     found, cells = _look(store, scopes, pools, sleep)
     if not fix or not found.differences:
         return found
-    if any(left > 0 for left in store.control.schedulers().values()):
-        _ask_owners(store, cells, sleep)
-    else:
-        _repair_alone(store, cells, sleep)
-    again, _ = _look(store, everything(store), pools, sleep)
+    for _ in range(FIXES):  # a repair can show what was hidden
+        if any(left > 0 for left in store.control.schedulers().values()):
+            _ask_owners(store, cells, sleep)
+        else:
+            _repair_alone(store, cells, sleep)
+        again, cells = _look(store, everything(store), pools, sleep)
+        found.differences += [d for d in again.differences if d not in found.differences]
+        found.unsure = again.unsure
+        if not again.differences:
+            break
     found.repaired = [d for d in found.differences if d not in again.differences]
-    found.differences += [d for d in again.differences if d not in found.differences]
-    found.unsure = again.unsure
     return found
 
 
 Cells = dict[str, dict[str, Any]]
+
+
+def scope_of(asked: dict[str, Any]) -> Scope:
+    return Scope([(d, r) for d, r in asked["runs"]], {d: set(n) for d, n in asked["dags"].items()})
 
 
 def _look(
@@ -255,6 +279,8 @@ def _named(found: Findings, scope: Scope | None) -> dict[str, Any]:
 def _ask_owners(store: Store, cells: Cells, sleep: Callable[[float], None]) -> None:
     """They answer by taking the request away; a shard without an owner gets one within seconds."""
     store.audit.request(cells)
+    for shard in range(store.shards):
+        store.audit.wake(shard)
     end = time.monotonic() + FIX_PATIENCE_S
     while time.monotonic() < end and set(store.audit.requests()) & set(cells):
         sleep(0.2)
@@ -269,10 +295,8 @@ def _repair_alone(store: Store, cells: Cells, sleep: Callable[[float], None]) ->
             kind, _, place = cell.partition(":")
             beat = store.control.beat(name, store.settings.lease_ms)
             if kind == "s":
-                scope = Scope(
-                    [(d, r) for d, r in asked["runs"]], {d: set(n) for d, n in asked["dags"].items()}
-                )
-                _repair_shard(store, int(place), scope, name, holder(owners.get(int(place), "")), sleep)
+                before = holder(owners.get(int(place), ""))
+                _repair_shard(store, int(place), scope_of(asked), name, before, sleep)
             elif holder(beat.leader) == name:
                 pool = PoolRound(store, place, fence(beat.leader))
                 for pause in pool.steps():

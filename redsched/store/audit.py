@@ -193,6 +193,12 @@ class AuditStore:
         with self._store.translate():
             self._store.client.hset(self._requests, mapping={c: json.dumps(v) for c, v in cells.items()})
 
+    def wake(self, shard: int) -> None:
+        """Something happens in the shard: its owner looks for requests, too."""
+        fields = {"kind": "wake", "id": "-", "outcome": "", "ms": "0"}
+        with self._store.translate():
+            self._store.client.xadd(self._store.shard.keys(shard, "inbox")[0], fields)
+
     def requests(self) -> dict[str, str]:
         """Cell -> what was asked, as it stands there."""
         with self._store.translate():

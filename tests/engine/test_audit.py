@@ -24,7 +24,7 @@ from .harness import DAG20, Body, Engine, success
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pauses between looks are steps of the scheduler here."""
     monkeypatch.setattr(auditing, "CONFIRM_S", 0.0)
-    for pause in ("ASK_EVERY_S", "IDLE_S"):
+    for pause in ("ASK_EVERY_S", "IDLE_ASK_S", "IDLE_S"):
         monkeypatch.setattr(background, pause, 0.0)
 
 
