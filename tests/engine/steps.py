@@ -127,6 +127,9 @@ class Wire(Quick):
     onlooker: Onlooker
     many = None  # type: ignore[assignment]
 
+    def close(self) -> None:
+        """The connection goes on being the others'; garbage collection would close it, too."""
+
     def execute_command(self, *words: Any, **options: Any) -> Any:
         return self.line.say(words, lambda: self.onlooker(words, lambda: self._one(words, options)))
 
