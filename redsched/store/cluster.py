@@ -15,7 +15,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from redis.cluster import ClusterPipeline, RedisCluster
-from redis.exceptions import AskError, ConnectionError, RedisError, ResponseError, TimeoutError, TryAgainError
+from redis.exceptions import (
+    AskError,
+    ConnectionError,
+    MovedError,
+    RedisError,
+    ResponseError,
+    TimeoutError,
+    TryAgainError,
+)
 
 Words = tuple[str | bytes | int, ...]
 
@@ -23,6 +31,7 @@ Words = tuple[str | bytes | int, ...]
 FIRST_KEY: Final = {"EVALSHA": 3, "EVAL": 3, "FCALL": 3}
 KEYLESS: Final = {"TIME"}
 REDIRECTED: Final = (AskError, TryAgainError)  # a MOVED is an AskError to redis-py; none of them has run
+REDIRECTS: Final = 3
 REDIRECT_PAUSE_S: Final = 0.02
 
 
@@ -42,6 +51,14 @@ class Cluster(Aimed):
         super().__init__(**options)
         self._clock = clock
 
+    def execute_command(self, *words: Any, **options: Any) -> Any:
+        """A script goes the way of a pipeline, because redis-py would follow an ASK with it."""
+        if words[0] != "FCALL":
+            return super().execute_command(*words, **options)
+        pipe = self.pipeline()
+        pipe.execute_command(*words)
+        return pipe.execute()[0]
+
     def time(self, **_: Any) -> tuple[int, int]:
         found: tuple[int, int] = self.execute_command(
             "TIME", target_nodes=self.get_node_from_key(self._clock)
@@ -56,6 +73,9 @@ class Cluster(Aimed):
             except ResponseError as error:
                 if "already exists" not in str(error):
                     raise
+            except (ConnectionError, TimeoutError):
+                self.nodes_manager.initialize()
+                raise
         return "OK"
 
     def pipeline(self, transaction: bool | None = None, shard_hint: None = None) -> Pipeline:
@@ -72,7 +92,7 @@ class Cluster(Aimed):
 
 
 class Pipeline(Aimed, ClusterPipeline):
-    """All nodes are written to before the first is read. Only what did not run (MOVED, ASK, TRYAGAIN) is said again."""
+    """All nodes are written to before the first is read. Only what did not run (MOVED, ASK) is said again."""
 
     def time(self, **_: Any) -> Any:
         """By the clock of the node that the other calls of this pipeline go to."""
@@ -81,19 +101,30 @@ class Pipeline(Aimed, ClusterPipeline):
     def execute(self, raise_on_error: bool = True) -> list[Any]:
         stack = list(self._execution_strategy.command_queue)
         try:
-            self._aim(stack)
-            replies = self.send_cluster_commands(stack, raise_on_error=False, allow_redirections=False)
-            self._raise_lost(replies)
+            replies = self._sent(stack)
+            for _ in range(REDIRECTS):
+                if not (moved := [i for i, reply in enumerate(replies) if isinstance(reply, MovedError)]):
+                    break
+                for i in moved:
+                    self.nodes_manager.move_slot(replies[i])
+                for i, reply in zip(moved, self._sent([stack[i] for i in moved]), strict=True):
+                    replies[i] = reply
             for i, reply in enumerate(replies):
-                if isinstance(reply, REDIRECTED):
-                    replies[i] = self._again(stack[i].args)
+                if isinstance(reply, AskError):
+                    replies[i] = self._asked(stack[i].args)
         finally:
             self.reset()
         if raise_on_error:
             for reply in replies:
                 if isinstance(reply, Exception):
                     raise reply
-        return list(replies)
+        return replies
+
+    def _sent(self, stack: list[Any]) -> list[Any]:
+        self._aim(stack)
+        replies = list(self.send_cluster_commands(stack, raise_on_error=False, allow_redirections=False))
+        self._raise_lost(replies)
+        return replies
 
     def _aim(self, stack: Iterable[Any]) -> None:
         """Name each call's node, because redis-py would ask a server for the keys of each EVALSHA."""
@@ -109,7 +140,13 @@ class Pipeline(Aimed, ClusterPipeline):
                 self.nodes_manager.initialize()
                 raise ConnectionError(f"a node did not answer: {type(reply).__name__}") from reply
 
-    def _again(self, words: Words) -> Any:
+    def _asked(self, words: Words) -> Any:
+        """A key that may have gone ahead of its slot is looked for where it goes to.
+
+        Not for a script, which would find only some of its cell there: it waits until the slot has moved.
+        """
+        if str(words[0]).upper() in FIRST_KEY:
+            return TryAgainError("the slot of this cell moves to another node")
         try:
             return self.parent_execute_command(*words)
         except ConnectionError:
@@ -195,11 +232,13 @@ class Reads:
 
     @contextlib.contextmanager
     def _whole(self) -> Iterator[None]:
-        """Whatever ends a read in its middle (an error, a signal) leaves no half-read connection behind."""
+        """Whatever ends a read in its middle leaves no half-read connection behind; after a lost one, nodes are looked up anew."""
         try:
             yield
-        except BaseException:
+        except BaseException as error:
             self.close()
+            if isinstance(error, ConnectionError | TimeoutError):
+                self.client.nodes_manager.initialize()
             raise
 
     def _ask(self, wanted: Mapping[str, Words], stand_s: float) -> None:
@@ -236,10 +275,6 @@ class Reads:
             self.client.nodes_manager.initialize()
             time.sleep(REDIRECT_PAUSE_S)
             return None
-        except (ConnectionError, TimeoutError):
-            self.close()
-            self.client.nodes_manager.initialize()
-            raise
         except ResponseError as refusal:
             reply = refusal
         self._release(key)

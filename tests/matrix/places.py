@@ -33,6 +33,15 @@ from .tls import Authority, Front
 DOCS = Path(__file__).parents[2] / "docs"
 WEIRD = "p@ss:w/rd#1?x%20=+&"
 SLOTS = 16384
+NODE = (
+    "--cluster-enabled",
+    "yes",
+    "--cluster-node-timeout",
+    "2000",
+    "--repl-diskless-sync-delay",
+    "0",
+    *KEPT,
+)
 SETTLE_S = 20.0
 
 
@@ -175,10 +184,24 @@ def _tls_server(make: Maker, authority: Authority, certificate: Any) -> tuple[Se
 @contextmanager
 def cluster(make: Maker) -> Iterator[Place]:
     """Three nodes with a third of the slots each."""
-    nodes = [make("--cluster-enabled", "yes", "--cluster-node-timeout", "2000", *KEPT) for _ in range(3)]
+    nodes = [make(*NODE) for _ in range(3)]
     make_cluster(nodes)
     hosts = ",".join(f"127.0.0.1:{node.port}" for node in nodes)
     yield Place(f"redis+cluster://{hosts}", nodes)
+
+
+@contextmanager
+def replicated(make: Maker) -> Iterator[Place]:
+    """A cluster whose first two nodes have a replica each: servers 3 and 4."""
+    with cluster(make) as found:
+        for node in found.servers[:2]:
+            copy, ident = make(*NODE), node.say("CLUSTER", "MYID")
+            copy.say("CLUSTER", "MEET", "127.0.0.1", node.port)
+            until(lambda: ident in str(copy.say("CLUSTER", "NODES")), "not met")  # noqa: B023 - until is over by then
+            copy.say("CLUSTER", "REPLICATE", ident)
+            until(lambda: copy.say("INFO", "replication")["master_link_status"] == "up", "no copy")  # noqa: B023
+            found.servers.append(copy)
+        yield found
 
 
 def make_cluster(nodes: list[Server]) -> None:
@@ -220,7 +243,7 @@ def _sees_all(watcher: Server) -> bool:
     return bool(seen["num-slaves"] == 2 and seen["num-other-sentinels"] == 2)
 
 
-PLACES = {f.__name__: f for f in (plain, unix, login, acl, tls, cluster, sentinel)}
+PLACES = {f.__name__: f for f in (plain, unix, login, acl, tls, cluster, replicated, sentinel)}
 PROTOCOLS = ("resp2", "resp3")
 
 

@@ -6,14 +6,14 @@ import secrets
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from redis.crc import key_slot
 
-from redsched.errors import MayHaveHappened
+from redsched.errors import MayHaveHappened, Unavailable
 from redsched.keys import Keys
 from redsched.settings import Settings
 from redsched.store import Store
@@ -187,15 +187,33 @@ def test_a_pipeline_over_nodes_is_never_sent_twice(place: Place, tmp_path: Path)
         client.close()
 
 
+def test_a_script_waits_until_its_slot_has_moved(store: Store, place: Place) -> None:
+    """Half of a cell on each node is what a script must never see; a plain read finds its key on either."""
+    store.pool.configure("moving", 5)
+    before = store.pool.show("moving")
+    slot = key_slot(store.keys.pool("moving").encode())
+    with moving(place, slot) as source:
+        with pytest.raises(Unavailable, match="TRYAGAIN") as caught:
+            store.pool.configure("moving", 6)
+        assert type(caught.value) is Unavailable
+        assert store.pool.show("moving") == before
+        assert source.say("CLUSTER", "GETKEYSINSLOT", slot, 10), "nothing has moved yet"
+    assert store.pool.show("moving") == before
+    assert store.pool.configure("moving", 6) is False
+    assert store.pool.show("moving")["slots"] == 6
+
+
 # ---- changes of the cluster, under load
 
 
-def move_slot(place: Place, slot: int) -> None:
-    """To the next node, key by key, as an operator's tool does."""
+@contextmanager
+def moving(place: Place, slot: int) -> Iterator[Server]:
+    """From its node to the next one, key by key at the end of the block, as an operator's tool does."""
     source, target, third = by_slot(place, slot)
     ids = {s.port: s.say("CLUSTER", "MYID") for s in (source, target)}
     target.say("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[source.port])
     source.say("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[target.port])
+    yield source
     while keys := source.say("CLUSTER", "GETKEYSINSLOT", slot, 10):
         source.say("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
     for server in (target, source, third):
@@ -225,7 +243,8 @@ def test_runs_go_on_while_slots_move_and_a_node_is_killed(place: Place, tmp_path
         with Users(site) as users:
             users.go_on()
             for cell in cells:
-                move_slot(place, key_slot(cell.encode()))
+                with moving(place, key_slot(cell.encode())):
+                    pass
                 users.go_on()
             place.servers[0].restart()
             users.go_on()

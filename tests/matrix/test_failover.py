@@ -159,3 +159,31 @@ def test_connections_to_a_master_that_steps_down_are_given_up(place: Place, prot
     assert clients.scripts.incr(key) == 2
     assert clients.scripts.client_id() != first and clients.reader.client_id() != waiting
     clients.close()
+
+
+@pytest.mark.parametrize("place", ["replicated"], indirect=True)
+def test_nodes_of_a_cluster_are_replaced_by_their_replicas(site: Site, place: Place) -> None:
+    """One is killed and comes back as a replica, one is asked to step down: nothing is stuck, and everybody finds the new ones."""
+    schedulers, workers = site.start(2, 2)
+    site.dag("load", LOAD)
+    killed, asked, _, heir, successor = place.servers
+    with Users(site) as users:
+        users.go_on()
+        with users.window("killed"):
+            killed.kill(signal.SIGKILL)
+            until(lambda: heir.say("INFO", "replication")["role"] == "master", "nobody takes over")
+            users.go_on()
+            killed.start()
+            until(lambda: killed.say("INFO", "replication")["role"] == "slave", "it does not follow")
+        with users.window("asked"):
+            successor.say("CLUSTER", "FAILOVER")
+            until(lambda: asked.say("INFO", "replication")["role"] == "slave", "it does not step down")
+            users.go_on()
+        users.go_on()
+    users.check()
+    everything = all_ended(site)
+    site.slots_free()
+    assert [process.stop() for process in (*schedulers, *workers)] == [0] * 4
+    lost = users.lost(everything)
+    print(f"{len(everything)} runs, acknowledged and lost {lost}")
+    assert lost["asked"] == 0
