@@ -6,6 +6,7 @@ a body that prints for ever can't fill the disk. Knows nothing of Redis; the cal
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 from collections.abc import Iterator
@@ -69,12 +70,12 @@ class LogFile:
             self.cut, self._hole_end = 0, self.half
 
     def note(self, text: str) -> None:
-        """Append a line of our own, beginning on a new line."""
+        """Append a line of our own, beginning on a new line; if the disk has room for it."""
         size = os.fstat(self.fd).st_size
         fresh = size == 0 or os.pread(self.fd, 1, size - 1) == b"\n"
-        os.write(
-            self.fd, (("" if fresh else "\n") + text.rstrip("\n") + "\n").encode(errors="backslashreplace")
-        )
+        line = ("" if fresh else "\n") + text.rstrip("\n") + "\n"
+        with contextlib.suppress(OSError):
+            os.write(self.fd, line.encode(errors="backslashreplace"))
 
     def last_lines(self, *marks: bytes) -> list[bytes | None]:
         """For each mark, what follows it on the last line that begins with it."""

@@ -197,7 +197,7 @@ def test_df_108_a_run_stays_on_its_version(site: Site) -> None:
 
 
 def named(site: Site, word: str) -> list[str]:
-    """Keys and members that name the DAG; but for how often one of this name was deleted, and a pool's short memory."""
+    """Keys and members that name the DAG; but for how often one of its name was deleted, what was told, and a pool's short memory."""
     found = []
     with Redis.from_url(site.settings.redis or "", decode_responses=True, encoding_errors="replace") as redis:
         say = redis.execute_command
@@ -207,7 +207,9 @@ def named(site: Site, word: str) -> list[str]:
             if word in key or word in repr(say(*reads[redis.type(key)])):
                 found.append(key)
     return sorted(
-        k for k in found if not k.endswith((":generations", ":done", ":tags")) and ":shares:" not in k
+        k
+        for k in found
+        if not k.endswith((":generations", ":done", ":tags", ":events")) and ":shares:" not in k
     )
 
 

@@ -272,3 +272,27 @@ def test_rt_108_a_timeout_takes_the_whole_process_group(site: Site, deaf: bool) 
     assert site.executed(run) == {"hangs": 2, "after": 1}
     until(lambda: not site.of_task("hangs", run), lambda: f"left: {site.of_task('hangs', run)}", 5)
     site.slots_free("one")
+
+
+def test_what_a_body_does_to_its_workers_folder_is_its_own_loss(site: Site) -> None:
+    """A folder in the place of its result had made every later command of that child fail."""
+    site.client.set_pool("vandals", 1)
+    site.ready([site.worker(concurrency=1, pools=["vandals"])])
+    deeds = [
+        'rm -f "$REDSCHED_RESULT"; mkdir "$REDSCHED_RESULT"; touch "$REDSCHED_RESULT/x"',
+        'rm -rf "$(dirname "$REDSCHED_RESULT")"',
+        'chmod 000 "$(dirname "$REDSCHED_RESULT")"/*',
+        'ln -sf /dev/zero "$REDSCHED_RESULT"',
+    ]
+    for number, deed in enumerate(deeds):
+        tasks = {
+            "vandal": sh(deed) | {"pool": "vandals"},
+            "command": {"run": "echo '::result:: 5'; echo said", "pool": "vandals"} | needs("vandal"),
+            "call": {"call": "bodies:take", "with": {"given": 7}, "pool": "vandals"} | needs("command"),
+        }
+        dag = f"vandals.{number}"
+        shown = site.done(dag, tasks)
+        assert (shown["state"], attempts(shown)) == ("success", dict.fromkeys(tasks, 1))
+        assert site.client.result(dag, shown["run"], "command") == 5
+        assert site.client.result(dag, shown["run"], "call") == 7
+        assert site.client.logs(dag, shown["run"], "command").data.endswith(b"said\n")

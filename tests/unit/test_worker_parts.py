@@ -105,6 +105,12 @@ def test_a_flood_is_trimmed(tmp_path: Path, holes: bool, monkeypatch: pytest.Mon
     assert seen[0] == b"0000000\n" * 125
 
 
+def test_a_full_disk_costs_the_line_and_not_the_worker() -> None:
+    log = LogFile(Path("/dev/full"), 1000, 10)
+    log.note("redsched: exit code 1")
+    log.close()
+
+
 def test_the_last_marked_line_counts(tmp_path: Path) -> None:
     log = LogFile(tmp_path / "log", 1000, 10, create=True)
     os.write(log.fd, b"::result:: 1\nnot ::result:: 2\n::result::3\r\nx\n::branch:: [] ")
