@@ -84,7 +84,7 @@ def storm(site: Site, size: Size) -> Numbers:
         site.trace.wait(wait_for)
         waits.append((time.monotonic() - asked) * 1000)
         queued = site.client.store.pool.show(POOL)["used"]
-    took = time.monotonic() - begun
+    took, costs = time.monotonic() - begun, clock.costs(size.dags)
     site.until(lambda: load.active(site) <= size.dags, "the bystanders did not end")
     runs = sum(s["runs_running"] for s in site.client.shards())
     return {
@@ -94,7 +94,7 @@ def storm(site: Site, size: Size) -> Numbers:
         "lost": max(0, size.dags - runs),
         "doubled": max(0, runs - size.dags),
         "registered_per_s": size.dags / registered_s,
-        "script_us_per_run": clock.costs(size.dags)["script_us_per_task"],
+        **{name.replace("_per_task", "_per_run"): value for name, value in costs.items() if "_us_" in name},
         "bystander_ms_p50": quantile(waits, 0.5),
         "bystander_ms_max": max(waits),
     }
