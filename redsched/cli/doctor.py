@@ -61,17 +61,22 @@ def _audit(fix: bool) -> dict[str, Any]:
 
 
 def _summary(found: Findings) -> str:
-    parts = [f"{found.looked} runs counted again"]
+    parts = [f"{_count(found.looked, 'run')} counted again"]
     if found.repaired:
-        parts.append(f"{len(found.repaired)} differences repaired")
-    parts.append(
-        f"{len(found.left)} differences{' left' if found.repaired else ''}" if found.left else "all is well"
-    )
+        parts.append(f"{_count(len(found.repaired), 'difference')} repaired")
+    if found.left:
+        parts.append(_count(len(found.left), "difference") + (" left" if found.repaired else ""))
+    else:
+        parts.append("all is well")
     if found.unsure:
         parts.append(
-            f"{len(found.unsure)} could not be judged, as they change, or nobody applies what was reported"
+            f"{len(found.unsure)} could not be judged (they change, or nobody applies what was reported)"
         )
     return ", ".join(parts)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _show(check: dict[str, Any]) -> None:

@@ -42,6 +42,7 @@ class FakeClient:
         self.run_rows: list[dict[str, Any]] = []
         self.states: Iterator[dict[str, Any]] = iter(())
         self.pool_rows: list[dict[str, Any]] = []
+        self.event_rows: list[dict[str, Any]] = []
         self.scheduler_rows = [{"scheduler": "a", "expires_in": 2.0, "leader": True}]
         self.worker_rows = [
             {
@@ -154,6 +155,12 @@ class FakeClient:
     def delete_pool(self, name: str) -> dict[str, Any]:
         self.calls.append(("delete_pool", name))
         return {"pool": name, "deleted": True}
+
+    def events(self, limit: int = 50) -> list[dict[str, Any]]:
+        return self.event_rows[-limit:]
+
+    def follow_events(self, after: str = "$") -> Iterator[dict[str, Any]]:
+        yield {"id": "9-0", "at": "2026-01-02T01:00:09Z", "kind": "leader", "text": f"after {after}"}
 
     def shards(self) -> list[dict[str, Any]]:
         return [
