@@ -85,8 +85,12 @@ class Server:
 
 
 def _free_port() -> int:
-    """Below the range from which clients get theirs (32768), with room for a cluster's node, which takes port + 10000 too."""
-    for port in random.sample(range(20_000, 22_700), 100):
+    """Below the range from which clients get theirs (32768), with room for a cluster's node, which takes port + 10000 too.
+
+    Workers of pytest-xdist have ports of their own: another's server would answer in the place of one that could not start.
+    """
+    mine = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 8
+    for port in random.sample(range(20_000 + mine, 22_700, 8), 100):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
