@@ -171,3 +171,70 @@ def test_a_deleted_pool_must_be_empty(line: Line) -> None:
     line.release()
     assert line.pool.delete("p") == 0
     assert line.pool.offer("p", 0, 1, "9-0", []) is None
+
+
+class Reference:
+    """Start-time fair queueing, one admission after the other: what the scripts, which do many at once, must equal."""
+
+    def __init__(self, slots: int) -> None:
+        self.free, self.v = slots, 0.0
+        self.tags: dict[str, float] = {}
+        self.waiting: dict[str, list[tuple[int, int, str]]] = {}
+
+    def come(self, offers: list[Offer]) -> list[str]:
+        """First each is held or waits; then whatever is free is given out."""
+        held = []
+        for o in offers:
+            if not any(self.waiting.values()) and self.free:
+                self.free -= 1
+                held.append(o.attempt_id)
+                continue
+            line = self.waiting.setdefault(o.group, [])
+            if not line:
+                self.tags[o.group] = max(self.v, self.tags.get(o.group, 0.0))
+            line.append((-int(o.priority), int(o.created_ms), o.attempt_id))
+        return held + self.admit()
+
+    def admit(self) -> list[str]:
+        given = []
+        while self.free and (busy := [g for g, line in self.waiting.items() if line]):
+            group = min(busy, key=lambda g: (self.tags[g], g))
+            first = min(self.waiting[group])
+            self.waiting[group].remove(first)
+            self.v = max(self.v, self.tags[group])
+            self.tags[group] += 1
+            self.free -= 1
+            given.append(first[2])
+        return given
+
+    def leave(self, count: int) -> list[str]:
+        self.free += count
+        return self.admit()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_many_at_once_are_admitted_as_one_by_one(engine: Engine, seed: int) -> None:
+    """Groups by the dozen (more than one look takes in), priorities and runs' ages: the order of the stream is the reference's."""
+    rnd = random.Random(seed)
+    slots, groups = rnd.choice((1, 3, 20)), [f"g{i}" for i in range(rnd.choice((1, 5, 30, 130)))]
+    line, reference, number = Line(engine, slots), Reference(slots), 0
+    for _ in range(40):
+        if rnd.random() < 0.5:
+            offers = []
+            for _ in range(rnd.randint(1, 60)):
+                number += 1
+                group, age = rnd.choice(groups), str(rnd.randint(1000, 1010))
+                ident = f"{group}/r{age}/{number}/1"
+                offers.append(Offer(ident, "p", "1", str(rnd.choice((0, 0, 5))), group, "1", "", age))
+            line.pool.offer("p", 0, 1, "9-0", offers)
+            expected = reference.come(offers)
+        else:
+            count = min(len(line.running), rnd.randint(1, 25))
+            line.release(count)
+            expected = reference.leave(count)
+        assert line.admitted() == expected
+    while line.running:
+        count = len(line.running)
+        line.release(count)
+        assert line.admitted() == reference.leave(count)
+    assert line.used == 0 and not any(reference.waiting.values())
