@@ -18,7 +18,7 @@ from tests.processes import Site, Tasks, needs, until
 T = TypeVar("T")
 USERS = 4
 OUTAGE_S = (
-    15.0  # a second to believe it, a vote, a promotion; and pauses of at most two seconds before the next try
+    15.0  # a second to believe it, a vote, a promotion; pauses of up to two seconds before the next try
 )
 LOAD: Tasks = {
     "first": {"call": "bodies:both"},
