@@ -276,7 +276,7 @@ class ShardStore:
         for (dag, run), raw, tries in zip(runs, replies[::2], replies[1::2], strict=True):
             fields = codec.text_map(raw)
             packed = codec.pack(fields, codec.text_map(tries)) if fields else b""
-            args += [dag, run, packed, f"{fields.get('ended', '')}/{len(fields)}"]
+            args += [dag, run, packed, f"{fields.get('ended', '')}/{len(fields)}/{fields.get('edits', '')}"]
         return int(self._call("pack", shard, "owner meta prefix", token, *args))
 
     def wait(self, shards: Sequence[int], ms: int, reading: Callable[[bool], None]) -> list[int]:

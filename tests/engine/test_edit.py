@@ -293,3 +293,26 @@ def test_all_attempts_stay_readable_with_their_logs(engine: Engine) -> None:
         assert engine.client.logs("d", "latest", "a", number).data == f"attempt {number}".encode()
     with pytest.raises(NotFound, match="attempts 1 to 3"):
         engine.client.logs("d", "latest", "a", 4)
+
+
+def test_what_is_marked_while_the_run_is_being_packed_is_not_lost(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner reads the run, a person marks one of its tasks, and only then the owner puts its packed value."""
+    engine.register("d", {"a": {}})
+    run = engine.client.trigger("d")["run"]
+    engine.settle()
+    engine.client.mark("d", run, "failed", "a")
+    store = engine.scheduler.store
+    shard, call = store.shard.of("d"), store.shard._call
+
+    def marked_before(name: str, *args: object) -> object:
+        if name == "pack":
+            engine.client.mark("d", run, "skipped", "a")
+        return call(name, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(store.shard, "_call", marked_before)
+    store.shard.pack(shard, engine.scheduler.ownership.tokens[shard], [("d", run)])
+    monkeypatch.undo()
+    assert engine.states("d", run) == {"a": "skipped"}
+    assert store.shard.to_pack(shard, 10) == [("d", run)], "it is packed another time"

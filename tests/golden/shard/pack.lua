@@ -13,11 +13,11 @@ local owner = KEYS[1]
 local meta = KEYS[2]
 local prefix = KEYS[3]
 local token = ARGV[1]
--- pack: finished runs become one compressed value each. A run that a person reopened in the meantime stays as it is.
+-- pack: finished runs become one compressed value each. A run that a person edited in the meantime stays as it is.
 -- cell: shard
 -- keys: owner meta prefix
 -- args: token ...
--- The rest of args: dag, run id, packed value, digest of what was packed (its number of fields and `ended`), and again.
+-- The rest of args: dag, run id, packed value, digest of what was packed (`ended`, its number of fields, `edits`), and again.
 -- returns: number packed
 -- errors: FENCED
 -- cost: O(runs)
@@ -28,15 +28,17 @@ for i = 2, #ARGV, 4 do
   local dag, run_id = ARGV[i], ARGV[i + 1]
   local tail = dag .. ':' .. run_id
   local key = prefix .. 'run:' .. tail
-  local v = redis.call('HMGET', key, 'state', 'ended', 'head')
+  local v = redis.call('HMGET', key, 'state', 'ended', 'edits')
   local name = dag
   local generation = redis.call('HGET', prefix .. 'dag:' .. dag, 'generation')
   if generation and generation ~= '0' then name = dag .. '~' .. generation end
-  if v[1] and v[1] ~= 'running' and v[1] ~= 'queued' and v[2] .. '/' .. redis.call('HLEN', key) == ARGV[i + 3] then
+  local ended = v[1] and v[1] ~= 'running' and v[1] ~= 'queued'
+  local same = ended and v[2] .. '/' .. redis.call('HLEN', key) .. '/' .. (v[3] or '') == ARGV[i + 3]
+  if same then
     redis.call('HSET', prefix .. 'packed:' .. dag, run_id, ARGV[i + 2])
     redis.call('DEL', key, prefix .. 'ready:' .. tail, prefix .. 'tries:' .. tail, prefix .. 'once:' .. tail)
     packed = packed + 1
   end
-  if v[1] ~= 'running' and v[1] ~= 'queued' then redis.call('ZREM', prefix .. 'ended', name .. '/' .. run_id) end
+  if same or not ended then redis.call('ZREM', prefix .. 'ended', name .. '/' .. run_id) end
 end
 return packed
