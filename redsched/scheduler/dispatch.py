@@ -70,7 +70,7 @@ class Dispatch:
         """Forget the shards that are not ours any more."""
         for shard in set(self.states) - set(self.ownership.tokens):
             del self.states[shard]
-            self._known_pools.clear()  # the server may have lost its data, and the names of pools with it
+        self._known_pools.clear()  # the server may have lost its data, and the names of pools with it
 
     def doubt(self) -> None:
         """A reply was lost: look at everything that may have been in it."""
