@@ -13,7 +13,7 @@ local owner = KEYS[1]
 local meta = KEYS[2]
 local prefix = KEYS[3]
 local token = ARGV[1]
--- pack: finished runs become one compressed value each. A run that a person edited in the meantime stays as it is.
+-- pack: finished runs become one compressed value each. A run that a person edited in the meantime, or that is being edited, stays as it is.
 -- cell: shard
 -- keys: owner meta prefix
 -- args: token ...
@@ -28,12 +28,12 @@ for i = 2, #ARGV, 4 do
   local dag, run_id = ARGV[i], ARGV[i + 1]
   local tail = dag .. ':' .. run_id
   local key = prefix .. 'run:' .. tail
-  local v = redis.call('HMGET', key, 'state', 'ended', 'edits')
+  local v = redis.call('HMGET', key, 'state', 'ended', 'edits', 'frozen')
   local name = dag
   local generation = redis.call('HGET', prefix .. 'dag:' .. dag, 'generation')
   if generation and generation ~= '0' then name = dag .. '~' .. generation end
   local ended = v[1] and v[1] ~= 'running' and v[1] ~= 'queued'
-  local same = ended and v[2] .. '/' .. redis.call('HLEN', key) .. '/' .. (v[3] or '') == ARGV[i + 3]
+  local same = ended and not v[4] and v[2] .. '/' .. redis.call('HLEN', key) .. '/' .. (v[3] or '') == ARGV[i + 3]
   if same then
     redis.call('HSET', prefix .. 'packed:' .. dag, run_id, ARGV[i + 2])
     redis.call('DEL', key, prefix .. 'ready:' .. tail, prefix .. 'tries:' .. tail, prefix .. 'once:' .. tail)
