@@ -52,8 +52,11 @@ LOOKS = 6
 # A repair can show what it hid (a counter, then a decision): a round repairs in so many steps at most.
 DEPTH = 5
 SHAPES = 500
+WINDOW = 500
 
 Run = tuple[str, str]
+# A run, and the task at which a look begins: 0 for all of it (lua/shard/audit.lua).
+Spot = tuple[str, str, int]
 T = TypeVar("T")
 Steps = Generator[float, None, T]
 
@@ -126,7 +129,7 @@ class ShardRound:
     shapes: Shapes
     token: str = ""
     findings: Findings = field(default_factory=Findings)
-    _runs: dict[Run, tuple[int, set[Difference]]] = field(default_factory=dict)
+    _runs: dict[Spot, tuple[int, set[Difference]]] = field(default_factory=dict)
     _dags: dict[str, tuple[set[str], set[Difference]]] = field(default_factory=dict)
     _stray: set[Difference] = field(default_factory=set)
     _until: str = "0-0"  # the inbox has to be applied as far as that before anything is judged
@@ -148,13 +151,14 @@ class ShardRound:
             self._stray = set(stray(self.shard, *self.store.audit.names(self.shard, 0, 0)[1:]))
         limits = {dag: set(names) for dag, names in scope.dags.items()}
         for page in chunks(scope.runs, RUNS_A_LOOK):
-            todo = list(page)
+            todo: list[Spot] = [(dag, run, 0) for dag, run in page]
             while todo:
                 yield 0.0
                 looks = self._look(todo)
-                self.findings.looked += len(looks)
+                self.findings.looked += sum(not look.start for look in looks)
                 self._suspect(self._judge(looks, limits))
                 todo = todo[len(looks) :]
+                todo += [(x.dag, x.run, i) for x in looks if not x.start for i in self._further(x)]
         for some in chunks(limits.items(), DAGS_A_LOOK):
             yield 0.0
             self._dags |= self._judge_dags(dict(some))
@@ -162,32 +166,41 @@ class ShardRound:
     def _note(self, inbox: Inbox) -> None:
         self._until = max(self._until, inbox.last, key=Inbox.order)
 
-    def _look(self, runs: Sequence[Run]) -> list[RunLook]:
-        inbox, raw = self.store.audit.runs(self.shard, runs)
+    def _look(self, spots: Sequence[Spot]) -> list[RunLook]:
+        inbox, raw = self.store.audit.runs(self.shard, spots)
         self._note(inbox)
-        return [run_look(self.shard, dag, run, look) for (dag, run), look in zip(runs, raw, strict=False)]
+        return [run_look(self.shard, spot, look) for spot, look in zip(spots, raw, strict=False)]
 
-    def _suspect(self, judged: dict[Run, tuple[int, set[Difference]]]) -> None:
+    def _further(self, look: RunLook) -> Iterable[int]:
+        """Where looks at the rest of a big run begin."""
+        if len(look.fields) <= 2 * WINDOW or look.state != "running":
+            return ()
+        try:
+            return range(WINDOW, len(self.shapes.of(look.dag, look.digest).pools), WINDOW)
+        except NotFound:
+            return ()  # its DAG is being deleted
+
+    def _suspect(self, judged: dict[Spot, tuple[int, set[Difference]]]) -> None:
         self._runs |= {run: seen for run, seen in judged.items() if seen[1]}
 
     def _judge(
         self, looks: Sequence[RunLook], limits: dict[str, set[str]] | None = None
-    ) -> dict[Run, tuple[int, set[Difference]]]:
-        found: dict[Run, tuple[int, set[Difference]]] = {}
+    ) -> dict[Spot, tuple[int, set[Difference]]]:
+        found: dict[Spot, tuple[int, set[Difference]]] = {}
         shapes: dict[Run, Shape] = {}
         for look in looks:
             try:
                 shape = self.shapes.of(look.dag, look.digest) if look.state else None
             except NotFound:
                 continue  # its DAG is being deleted
-            found[look.dag, look.run] = look.crc, set(audit_run(look, shape))
-            if shape is not None:
+            found[look.dag, look.run, look.start] = look.crc, set(audit_run(look, shape))
+            if shape is not None and not look.start:
                 shapes[look.dag, look.run] = shape
                 if limits is not None:
                     names = {f"{look.dag}:{i}" for i in shape.limited}
                     limits.setdefault(look.dag, set()).update(names)
         for look, lost in self._forgotten(looks, shapes):
-            found[look.dag, look.run][1].add(lost)
+            found[look.dag, look.run, 0][1].add(lost)
         return found
 
     def _forgotten(
@@ -199,7 +212,7 @@ class ShardRound:
         """
         pools: dict[str, dict[str, tuple[RunLook, int]]] = {}
         for look in looks:
-            shape = shapes.get((look.dag, look.run))
+            shape = None if look.start else shapes.get((look.dag, look.run))
             for pool, tasks in (forgotten(look, shape) if shape else {}).items():
                 pools.setdefault(pool, {}).update({look.attempt_id(i): (look, i) for i in tasks})
         missing = False
@@ -248,7 +261,7 @@ class ShardRound:
         return sorted(confirmed, key=str)
 
     def _give_up(self) -> None:
-        self.findings.unsure |= {f"{dag}/{run}" for dag, run in self._runs} | set(self._dags)
+        self.findings.unsure |= {f"{dag}/{run}" for dag, run, _ in self._runs} | set(self._dags)
         self._runs, self._dags, self._stray = {}, {}, set()
 
     def _again(self) -> set[Difference]:
@@ -321,8 +334,9 @@ def _all_runs(store: Store, live: set[Run], dags: Sequence[str]) -> Iterator[Run
             offset += NAMES_A_LOOK
 
 
-def run_look(shard: int, dag: str, run: str, raw: Any) -> RunLook:
+def run_look(shard: int, spot: Spot, raw: Any) -> RunLook:
     """What lua/shard/audit.lua says of a run."""
+    dag, run, start = spot
     flat, ready, places, branches, tasks, editing = raw
     fields = text_map(flat)
     where = {name for name, there in zip(PLACES, places, strict=False) if there != b""}
@@ -344,6 +358,7 @@ def run_look(shard: int, dag: str, run: str, raw: Any) -> RunLook:
         {int(t[0]): TaskLook(t[1], t[2], t[3], t[4] != b"", t[5] != b"") for t in tasks},
         editing,
         zlib.crc32(repr(raw).encode()),
+        start,
     )
 
 

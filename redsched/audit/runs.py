@@ -45,7 +45,8 @@ class TaskLook:
 class RunLook:
     """A run at one instant. `states` are those of tasks with a record, `places` the lists that name the run.
 
-    `crc` stands for all that was seen: two looks with the same one saw the same run.
+    `crc` stands for all that was seen: two looks with the same one saw the same run. A look that begins at a later
+    task than the first (`start`) saw where some tasks of a big run stand, and nothing else.
     """
 
     shard: int
@@ -61,6 +62,7 @@ class RunLook:
     tasks: Mapping[int, TaskLook]
     editing: int
     crc: int
+    start: int = 0
 
     @property
     def state(self) -> str:
@@ -80,6 +82,12 @@ class RunLook:
 
 def audit_run(look: RunLook, shape: Shape | None) -> list[Difference]:
     """Everything about the run that is not as its own records say. `shape` is None if the run is gone."""
+    if look.start:
+        return (
+            list(_tasks(look, shape))
+            if shape and look.state == "running" and "frozen" not in look.fields
+            else []
+        )
     if shape is None:
         return list(_gone(look))
     found = list(_places(look))

@@ -60,7 +60,7 @@ class AuditStore:
             [x.decode() for x in timers],
         )
 
-    def runs(self, shard: int, runs: Sequence[tuple[str, str]]) -> tuple[Inbox, list[Any]]:
+    def runs(self, shard: int, runs: Sequence[tuple[str, str, int]]) -> tuple[Inbox, list[Any]]:
         """Raw looks at the first of these runs, as many as one call bears (lua/shard/audit.lua)."""
         cursor, last, looks = self._shard("audit", shard, "prefix inbox meta", *(x for r in runs for x in r))
         return Inbox(cursor.decode(), last.decode()), looks

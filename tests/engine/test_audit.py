@@ -379,6 +379,17 @@ def test_each_damage_is_named_and_repaired(engine: Engine, damage: str) -> None:
     clean(engine)
 
 
+def test_big_runs_are_looked_at_in_parts(engine: Engine) -> None:
+    site = Site(engine)
+    site.begin({f"t{i}": {} for i in range(1700)}, max_active_tasks=5000)
+    clean(engine)
+    site.redis.srem(site.shard + "busy:d", "r/3", "r/1234", "r/1699")
+    found = look(engine)
+    assert {d.task for d in found.differences} == {"t3", "t1234", "t1699"}
+    assert not look(engine, fix=True).left
+    clean(engine)
+
+
 # ---- a failover that lost what one cell had written last
 
 
