@@ -405,9 +405,10 @@ class World:
         """Everybody does what there is to do, until time has passed so often without any work."""
         rested = 0
         for _ in range(200):
+            before = self.made.total()
             self.alive("scheduler", lambda: self.scheduler.until_idle())
-            if self.alive("worker", lambda: self.worker.turn()):
-                rested = 0
+            if self.alive("worker", lambda: self.worker.turn()) or self.made.total() > before:
+                rested = 0  # there was work, or somebody new has come, who has not looked yet
                 continue
             if rested == rests:
                 return

@@ -323,6 +323,43 @@ def scheduler_carries_out_a_clear(world: World) -> None:
 
 
 @scenario("scheduler")
+def scheduler_ends_what_takes_too_long(world: World) -> None:
+    """An attempt whose worker does not stop it, a run that is late, and a run that has no more time."""
+    late = {"deadline": "1h", "on_deadline": "true"}
+    register(world, "d", {"a": {"timeout": "1m", "retries": 1}, "b": {"needs": ["a"]}}, **late)
+    register(world, "e", {"a": {}, "b": {"needs": ["a"]}}, run_timeout="1h", on_failure="true")
+    world.body = long
+    for dag in "de":
+        trigger(world, dag)
+    world.settle(rests=0)
+    assert len(world.worker.held) == 2
+    world.test()
+    world.settle()
+    assert (states(world, "d"), states(world, "e")) == (["success"], ["failed"])
+    assert sorted(world.stopped) == [f"{dag}/{RUN}/0/1" for dag in "de"]
+    assert {m.split("/")[2] for m in world.told} == {"deadline", "failure"}
+
+
+@scenario("scheduler")
+def scheduler_keeps_to_limits(world: World) -> None:
+    """Places under a limit, a concurrency key and a narrow pool; tasks that were not chosen."""
+    one = {"max_active": 1, "concurrency_key": "{{ params.x }}"}
+    tasks = {"choice": {}, **{f"t{i}": {"needs": ["choice"], "pool_slots": 2} for i in range(4)}, "k": one}
+    register(world, "d", tasks, params={"x": {"type": "string", "default": "v"}}, max_active_tasks=3)
+    world.person.set_pool("default", 3)
+
+    def body(worker: Worker, attempt: AttemptId) -> Report | None:
+        return Report(str(attempt), "success", 1, skip=(3, 4) if attempt.task == 0 else ())
+
+    world.body = body
+    for day in (5, 6):
+        world.person.trigger("d", date=DATE.replace(day=day))
+    world.test()
+    world.settle()
+    ends(world, "success", "success")
+
+
+@scenario("scheduler")
 def scheduler_backfills(world: World) -> None:
     register(world, "d", {"a": {"retries": 0}}, schedule="0 0 * * *")
     fails = [True]
