@@ -171,8 +171,10 @@ def main() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # because LANG=C can't write an é
+    from redsched.cli.argv import hide_passwords
     from redsched.cli.parent import follow_parent
 
+    hide_passwords()
     follow_parent()
     cli.main(prog_name="redsched")
     raise AssertionError("cli.main always exits")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -82,6 +83,24 @@ def test_rd_108_names_that_are_near_never_mix(site: Site) -> None:
         left.remove(dag)
         assert {other: whole(other) for other in left} == before
     assert not {d["dag"] for d in site.client.dags()} & set(NEAR)
+
+
+@pytest.mark.parametrize(
+    "form", [["--redis={}"], ["--redis", "{}"], ["--redis", "{}", "--password", "s3cret"]]
+)
+def test_rd_106_no_password_is_seen_by_ps(make: Make, form: list[str]) -> None:
+    """A scheduler and a worker that were given it on their command lines; the process stays the same one."""
+    site = make()
+    url = (site.settings.redis or "").replace("//", "//default:s3cret@")
+    plain = {k: v for k, v in site.env.items() if k != "REDSCHED_REDIS_URL"}
+    words = [word.format(url) for word in form]
+    ones = [site.process(kind, *words, env=plain) for kind in ("scheduler", "worker")]
+    site.ready(ones)
+    for one in ones:
+        line = Path(f"/proc/{one.pid}/cmdline").read_text()
+        assert "s3cret" not in line and one.name[:6] in line
+        assert one.stop() == 0
+        assert one.count("s3cret") == 0
 
 
 def test_a_server_that_lost_its_data_is_taken_into_use_again(make: Make, new_server: Any) -> None:
