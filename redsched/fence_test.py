@@ -26,7 +26,7 @@ from typing import IO, Any, Final, Self, TypeVar
 
 from redsched.client import Client
 from redsched.errors import Conflict, Fenced, NotFound, RedschedError
-from redsched.keys import shard_of
+from redsched.keys import CANARY, shard_of
 from redsched.settings import Settings
 
 T = TypeVar("T")
@@ -76,7 +76,7 @@ class Found:
 
 def fence_test(settings: Settings, tell: Callable[[str], None]) -> Found:
     """Run it. Raises RedschedError if it could not be done; whatever happens, what it made is taken away."""
-    name = f"fence-test-{secrets.token_hex(3)}"
+    name = f"{CANARY}{secrets.token_hex(3)}"
     with Trial(settings, Found(name), tell) as trial:
         trial.prepare()
         trial.fall_asleep()
@@ -259,7 +259,7 @@ class Trial:
 
         pool, count = self.pool, self.client.store.shards
         while shard_of(self.found.canary, count) not in mine:
-            self.found.canary = f"fence-test-{secrets.token_hex(3)}"
+            self.found.canary = f"{CANARY}{secrets.token_hex(3)}"
         self.found.shard = shard_of(self.found.canary, count)
         line = f"echo $REDSCHED_TASK $REDSCHED_ATTEMPT >> {shlex.quote(str(self.trail))}"
         tasks = {"one": {"run": line, "pool": pool}, "two": {"run": line, "pool": pool, "needs": ["one"]}}

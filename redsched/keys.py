@@ -19,6 +19,10 @@ def stable_hash(dag: str) -> int:
     return zlib.crc32(dag.encode())
 
 
+# DAGs and pools that `redsched fence-test` makes for a moment.
+CANARY = "fence-test-"
+
+
 def shard_of(dag: str, shards: int) -> int:
     return stable_hash(dag) % shards
 

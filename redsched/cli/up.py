@@ -27,6 +27,7 @@ from redsched.cli.base import BROKEN_PIPE, INTERRUPTED, Command, state
 from redsched.cli.names import DAG
 from redsched.cli.output import safe
 from redsched.errors import Conflict, DefinitionError, RedschedError
+from redsched.keys import CANARY
 
 if TYPE_CHECKING:
     from redsched.cli.children import Child
@@ -407,7 +408,7 @@ def nobody_listens(path: str) -> bool:
 
 
 def pools_of(client: Client) -> set[str]:
-    return {"default"} | {row["pool"] for row in client.pools()}
+    return {"default"} | {row["pool"] for row in client.pools() if not row["pool"].startswith(CANARY)}
 
 
 def cores() -> int:
