@@ -98,7 +98,7 @@ MAY: dict[str, set[str]] = {
     },
     "cli": PURE
     | {"bench", "simulation", "client", "scheduler", "worker", "doctor", "embedded", "settings"}
-    | {"definition", "graph", "schedule", "resize", "fence_test"},
+    | {"definition", "graph", "keys", "schedule", "resize", "fence_test"},
     "": PURE | {"context", "client", "definition"},  # redsched itself: the public names
     "__main__": {"cli"},
 }
