@@ -76,6 +76,10 @@ class Audit:
         self._over.clear()
         self.store.events.add("redis", f"Redis is back after {seconds:.1f} s, says {self.ownership.name}")
 
+    def wait_s(self) -> float:
+        """When the round that is under way goes on; long if there is none."""
+        return max(0.0, self._next - time.monotonic()) if self._round else IDLE_ROUND_S
+
     def step(self) -> None:
         """Raises Unavailable; the round is then begun anew."""
         now = time.monotonic()

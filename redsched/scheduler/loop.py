@@ -195,6 +195,7 @@ class Scheduler:
 
     def _wait_ms(self) -> int:
         wait = max(0.0, self._next_beat() - time.monotonic()) * 1000
+        wait = min(wait, self.audit.wait_s() * 1000)
         timer = self.dispatch.next_timer()
         if timer:
             wait = min(wait, max(0, timer - self.redis_now()))
