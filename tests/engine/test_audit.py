@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -151,6 +153,34 @@ def test_random_runs_in_random_states_are_clean(engine: Engine, seed: int) -> No
     clean(engine)
 
 
+def test_a_dag_that_was_deleted_and_made_again_is_clean(engine: Engine) -> None:
+    """Its attempts carry a generation."""
+    for _ in range(3):
+        engine.register("d", FAN, schedule="@daily", run_timeout="1h", deadline="1h")
+        engine.client.trigger("d", run="r")
+        engine.step()
+        clean(engine)
+        engine.work(count=1)
+        clean(engine)
+        engine.client.delete("d", force=True)
+        clean(engine)
+
+
+def test_a_big_clear_is_clean_on_its_way(engine: Engine) -> None:
+    engine.register("d", {"a": {}, **{f"t{i}": {"needs": ["a"]} for i in range(1100)}}, max_active_tasks=2000)
+    engine.client.trigger("d", run="r")
+    engine.client.set_pool("default", 2000)
+    engine.settle()
+    clearing = threading.Thread(target=engine.client.clear, args=("d", "r"))
+    clearing.start()
+    while clearing.is_alive():
+        assert not look(engine).differences
+    clean(engine)
+    engine.settle()
+    assert engine.client.run("d", "r")["state"] == "success"
+    clean(engine)
+
+
 # ---- each damage is named and repaired, and the run goes on to its end
 
 
@@ -210,6 +240,17 @@ def run_one(s: Site) -> None:
 
 def second_run(s: Site) -> None:
     s.engine.client.trigger("d", run="r2")
+    s.engine.step()
+
+
+def ended(s: Site) -> None:
+    s.engine.scheduler._due["pack"] = float("inf")
+    s.engine.settle()
+    s.redis.delete(s.shard + "ended")
+
+
+def backfill(s: Site) -> None:
+    s.engine.client.backfill("d", datetime(2026, 1, 1), datetime(2026, 1, 3), max_active=1)  # noqa: DTZ001
     s.engine.step()
 
 
@@ -311,6 +352,31 @@ DAMAGES: dict[str, Damage] = {
             finish_one,
             lambda s: s.redis.delete(s.shard + "busy:d"),
         ),
+    ),
+    "ended lost": ("ended", FAN, {}, ended),
+    "a backfill out of sight": (
+        "backfill_look",
+        FAN,
+        {"schedule": "@daily"},
+        then(backfill, lambda s: s.redis.delete(s.shard + "backfill_look")),
+    ),
+    "a backfill's run of nobody": (
+        "backfill_runs:d:bf1",
+        FAN,
+        {"schedule": "@daily"},
+        then(backfill, lambda s: s.redis.sadd(s.shard + "backfill_runs:d:bf1", "ghost")),
+    ),
+    "dates lost": (
+        "dates:d",
+        FAN,
+        {"schedule": "@daily"},
+        then(backfill, lambda s: s.redis.delete(s.shard + "dates:d")),
+    ),
+    "busy of a key": (
+        "busy:d:key:k",
+        {"a": {"concurrency_key": "k"}},
+        {},
+        lambda s: s.redis.sadd(s.shard + "busy:d:key:k", "ghost/0"),
     ),
     "a stop too many": ("stops", FAN, {}, lambda s: s.redis.sadd(s.shard + "stops", "default/d/r/0/1")),
     # in the pool
