@@ -18,10 +18,10 @@ from tests.processes import SAY, SKIP, Site, dag20, first_time, gate, needs, sh,
 from .places import WEIRD, Place, documented_user
 from .tls import Authority
 
+# Each server, protocol and place at least once; where a cell names none, it is the embedded server and RESP2.
 CELLS = (
-    *("embedded+resp2", "embedded+resp3", "redis7", "newest+resp3"),
-    *("unix", "login", "acl", "tls+resp3", "redis7+tls"),
-    *("cluster", "newest+cluster+resp3", "sentinel"),
+    *("embedded+resp3", "redis7+tls", "newest+resp3", "unix", "login+resp3", "acl", "tls+resp3"),
+    *("cluster+resp3", "redis7+cluster", "sentinel"),
 )
 MIXED: dict[str, dict[str, Any]] = {
     "source": {"call": "bodies:take", "with": {"given": "${params.x}"}},
