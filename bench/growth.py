@@ -128,8 +128,8 @@ def law(rows: Rows, name: str) -> float:
 @click.option("--times", default=3, show_default=True, help="Bursts at each point; the best counts.")
 @click.option("--waiting", default=WAITING[-1], show_default=True, help="The most runs that wait.")
 @click.option("--tasks", default=10_000, show_default=True, help="Tasks in a burst of DAGs of some size.")
-@click.option("--keep/--no-keep", default=True, help="Write results and pictures.")
-def main(runs: int, times: int, waiting: int, tasks: int, keep: bool) -> None:
+@click.option("--keep/--no-keep", default=None, help="Write results and pages [on a quiet machine].")
+def main(runs: int, times: int, waiting: int, tasks: int, keep: bool | None) -> None:
     """Measure how cost grows, tell the laws, and say what a cluster would carry."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     busy = load()
@@ -157,7 +157,7 @@ def main(runs: int, times: int, waiting: int, tasks: int, keep: bool) -> None:
         },
     }
     show(document)
-    if keep:
+    if pages.kept(keep, waiting >= WAITING[-1] and tasks >= SIZES[-1], busy):
         write(document)
 
 

@@ -23,6 +23,14 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
+QUIET = 1.5  # processes that want to run
+
+
+def kept(keep: bool | None, whole: bool, busy: float) -> bool:
+    """Whether results go into the pages: as told, else if nothing was left out and the machine was quiet before."""
+    return keep if keep is not None else whole and busy <= QUIET
+
+
 def number(value: float | None) -> str:
     """Three digits at least: `12,346`, `45.1`, `0.61`; a dash for what could not be measured."""
     if value is None or value != value:

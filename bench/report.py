@@ -17,6 +17,7 @@ import click
 
 from bench import pages
 from bench.storm import STORM
+from redsched.bench.machine import load
 from redsched.bench.measure import faults_of, measure
 from redsched.bench.site import Setup
 from redsched.bench.workloads import ALL, Workload
@@ -128,12 +129,17 @@ ENTRIES = [
 @click.option("--times", default=3, show_default=True, help="Measurements of each short workload.")
 @click.option("--workers", default=1, show_default=True)
 @click.option("--concurrency", default=2, show_default=True)
-@click.option("--keep/--no-keep", default=None, help="Write results and table [if nothing is left out].")
+@click.option(
+    "--keep/--no-keep",
+    default=None,
+    help="Write results and table [if nothing is left out, on a quiet machine].",
+)
 def main(only: tuple[str, ...], times: int, workers: int, concurrency: int, keep: bool | None) -> None:
     """Measure all workloads at their usual size."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     setup = Setup(workers=workers, concurrency=concurrency)
     results: dict[str, Result] = {}
+    busy = load()
     for entry in ENTRIES:
         if only and not entry.name.startswith(only):
             continue
@@ -142,7 +148,7 @@ def main(only: tuple[str, ...], times: int, workers: int, concurrency: int, keep
     rows = [(e.name, e.say(results[e.name])) for e in ENTRIES if e.name in results]
     say("")
     table(("workload", "result"), rows)
-    if keep or (keep is None and not only):
+    if pages.kept(keep, not only, busy):
         write(results, rows)
 
 

@@ -27,6 +27,10 @@ from redsched.errors import RedschedError
 
 RESULTS = Path(__file__).parents[1] / "results"
 NAMES = ["redsched", *(peer.name for peer in catalog.PEERS)]
+PICTURE = """The same work for redsched and others, on one machine, one after the other. What each does in place of joins, and how it was
+measured: [bench/README.md](bench/README.md#peers).
+
+![redsched and its peers](bench/results/peers.svg)"""
 COLUMNS = {
     "dag20_tasks_per_s": "dag20 tasks/s",
     "hop_ms_p50": "hop p50 ms",
@@ -55,7 +59,11 @@ COLUMNS = {
 )
 @click.option("--workers", default=1, show_default=True, help="redsched's workers.")
 @click.option("--concurrency", default=2, show_default=True, help="Tasks at a time in each.")
-@click.option("--keep/--no-keep", default=None, help="Write bench/results [if nobody is left out].")
+@click.option(
+    "--keep/--no-keep",
+    default=None,
+    help="Write results and pages [if nobody is left out, on a quiet machine].",
+)
 @click.option("--install", is_flag=True, help="Only install the peers.")
 def main(
     only: tuple[str, ...],
@@ -95,7 +103,7 @@ def main(
     say(
         f"{time.monotonic() - begun:.0f} s; the server's limit was {limit:,.0f} EVALSHA/s; {place['machine']}"
     )
-    if keep or (keep is None and not only):
+    if pages.kept(keep, not only, busy):
         write(document)
 
 
@@ -162,8 +170,13 @@ def write(document: dict[str, Any]) -> None:
     from bench.plot import peers
 
     peers(document, RESULTS / "peers.svg")
-    pages.fill(RESULTS.parent / "README.md", "peers", _page(document))
-    say(f"written: {RESULTS.name}/peers.json, peers.svg, and the table of bench/README.md")
+    pages.fill(
+        RESULTS.parent / "README.md",
+        "peers",
+        f"![redsched and its peers](results/peers.svg)\n\n{_page(document)}",
+    )
+    pages.fill(RESULTS.parents[1] / "README.md", "peers", PICTURE)
+    say(f"written: {RESULTS.name}/peers.json, peers.svg, and the pages")
 
 
 def _page(document: dict[str, Any]) -> str:

@@ -156,9 +156,17 @@ class TestPages:
         for file, names in (
             ("docs/scaling.md", ("waiting", "schedulers", "workers", "size", "cluster")),
             ("bench/README.md", ("own", "peers")),
+            ("README.md", ("peers",)),
         ):
             text = (root / file).read_text(encoding="utf-8")
             assert all(text.count(f"<!-- {mark}{n} -->") == 1 for n in names for mark in ("", "/"))
+
+    def test_results_are_kept_of_a_quiet_machine(self) -> None:
+        assert pages.kept(None, whole=True, busy=0.3)
+        assert not pages.kept(None, whole=True, busy=7.0)
+        assert not pages.kept(None, whole=False, busy=0.3)
+        assert pages.kept(True, whole=False, busy=7.0)
+        assert not pages.kept(False, whole=True, busy=0.3)
 
     def test_numbers_have_three_digits(self) -> None:
         assert [pages.number(n) for n in (12345.6, 45.12, 0.612, None, float("nan"))] == [
