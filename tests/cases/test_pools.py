@@ -138,17 +138,17 @@ def test_pl_104_a_slot_comes_back_whatever_became_of_its_holder(
 
     run, _, waiter = held("cancelled")
     site.client.cancel("cancelled", run)
-    goes_on(waiter, lease_s)
+    goes_on(waiter, lease_s + 3)
 
     run, holder, waiter = held("killed")
     parent = _parent(_parent(holder.pid))  # a command's parent is a child of its worker
     next(w for w in workers if w.pid == parent).kill()
-    goes_on(waiter, 1.5 * lease_s + 1)
+    goes_on(waiter, 1.5 * lease_s + 4)
     assert site.ended("killed", run)["state"] == "success"
 
     _, _, waiter = held("deleted")
     site.client.delete("deleted", force=True)
-    goes_on(waiter, lease_s)
+    goes_on(waiter, lease_s + 3)
 
     run, _, waiter = held("dark")
     for process in site.processes:
@@ -156,7 +156,7 @@ def test_pl_104_a_slot_comes_back_whatever_became_of_its_holder(
     server.restart()
     site.start(1, 2, concurrency=1)
     goes_on(
-        waiter, 3 * lease_s
+        waiter, 3 * lease_s + 3
     )  # no lease runs out while Redis was away: everybody has one more to come back
     assert site.ended("dark", run)["state"] == "success"
     site.slots_free()

@@ -13,7 +13,7 @@ from .conftest import Make
 
 @pytest.fixture(scope="module")
 def site(make_shared: Make) -> Site:
-    made = make_shared()
+    made = make_shared(lease_ms=3000)  # nobody is to lose it on a busy machine
     made.start(4, 8, concurrency=1)
     return made
 

@@ -140,7 +140,7 @@ def test_rt_104_a_lost_worker_is_noticed_within_its_lease(make: Make, how: str) 
     lost = time.monotonic()
     site.nth(2, "t", run)
     # The lease, up to half of it until the leader looks, and time for a busy machine.
-    assert time.monotonic() - lost < 1.5 * lease_s + 1
+    assert time.monotonic() - lost < 1.5 * lease_s + 4
     shown = site.ended("d", run)
     site.open("old")
     until(lambda: not alive(body.pid), "the old body is alive")
@@ -268,7 +268,7 @@ def test_rt_108_a_timeout_takes_the_whole_process_group(site: Site, deaf: bool) 
     assert (hangs["state"], hangs["attempt"]) == ("failed", 2)
     assert "timeout" in hangs["reason"]
     for one in [*hangs["history"], hangs]:
-        assert 1 <= seconds(one["started_at"], one["ended_at"]) < 1 + 0.5 + 1
+        assert 1 <= seconds(one["started_at"], one["ended_at"]) < 1 + 0.5 + 4
     assert site.executed(run) == {"hangs": 2, "after": 1}
     until(lambda: not site.of_task("hangs", run), lambda: f"left: {site.of_task('hangs', run)}", 5)
     site.slots_free("one")

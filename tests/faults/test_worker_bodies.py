@@ -63,7 +63,7 @@ def test_short_bodies_run_in_batches_each_once(folder: Path) -> None:
 def test_nobody_waits_behind_a_long_body(folder: Path) -> None:
     """What a child prefetched and can't begin is given back, what it had finished is reported, while its body goes on."""
     with WorkerProcess(folder, concurrency=2) as w:
-        w.redis.dag("d", {"q": {"call": "jobs:quiet"}, "s": {"call": "jobs:sleep", "with": {"s": 3}}})
+        w.redis.dag("d", {"q": {"call": "jobs:quiet"}, "s": {"call": "jobs:sleep", "with": {"s": 6}}})
         warm = [w.redis.queue("d", run=f"w{i}") for i in range(400)]
         wait_for(lambda: w.redis.reported(*warm), 20)
         with w.redis.lock:
@@ -71,10 +71,10 @@ def test_nobody_waits_behind_a_long_body(folder: Path) -> None:
             slow = w.redis.queue("d", 1, run="slow")
             rest = [w.redis.queue("d", run=f"b{i}") for i in range(40)]
         began = time.monotonic()
-        wait_for(lambda: w.redis.reported(*first, *rest), 2)
-        assert time.monotonic() - began < 1.5
+        wait_for(lambda: w.redis.reported(*first, *rest), 5)
+        assert time.monotonic() - began < 5
         assert not w.redis.reported(slow)
-        wait_for(lambda: w.redis.reported(slow), 5)
+        wait_for(lambda: w.redis.reported(slow), 10)
         assert max(Counter(r.attempt_id for r in w.redis.reports).values()) == 1
         wait_for(lambda: not w.redis.grants and not w.redis.queued)
 
@@ -136,7 +136,7 @@ def test_a_timeout_leaves_no_process(folder: Path, deaf: bool) -> None:
         began = time.monotonic()
         report = w.run({"run": run, "timeout": "1s", "kill_grace": "500ms"})
         assert report.reason == "timeout after 1s"
-        assert time.monotonic() - began < 2.5
+        assert time.monotonic() - began < 1 + 0.5 + 4  # for a busy machine; the bodies take 300 s
         group = pids(folder / "p", folder / "p.2", folder / "p.3")
         wait_for(lambda: not any(map(alive, group)))
         assert w.redis.log(report.attempt_id).endswith("redsched: timeout after 1s\n")
@@ -327,8 +327,8 @@ def test_lost_replies(folder: Path, call: str) -> None:
 
 def test_output_can_be_read_while_it_grows(folder: Path) -> None:
     with WorkerProcess(folder) as w:
-        attempt = w.queue({"run": "echo first; sleep 2; printf last"})
-        wait_for(lambda: w.redis.log(attempt) == "first\n", 1.5)
+        attempt = w.queue({"run": "echo first; sleep 5; printf last"})
+        wait_for(lambda: w.redis.log(attempt) == "first\n", 4.5)
         wait_for(lambda: w.redis.reported(attempt))
         assert w.redis.log(attempt) == "first\nlast"
 
