@@ -16,6 +16,7 @@ from redsched.errors import Fenced, RedschedError
 from redsched.keys import AttemptId
 from redsched.scheduler import audit as background
 from redsched.scheduler.audit import audit
+from redsched.store.connect import allowed
 from redsched.store.pool import Hint
 from redsched.store.shard import Report
 
@@ -464,6 +465,8 @@ class Tail:
 
     def __init__(self, engine: Engine, prefix: str) -> None:
         self.redis, self.prefix = engine.store.client, prefix
+        if not allowed(self.redis, prefix, ["RESTORE KEY 0 x"])[0]:
+            pytest.skip("this user may not put keys back, which is the test's own need")
         self.kept = {key: self.redis.dump(key) for key in self._keys()}
 
     def _keys(self) -> list[bytes]:
