@@ -80,7 +80,8 @@ def audit(siege: Siege, load: Load) -> Findings:
     found.lost = [f"{dag}/{run}" for dag, run in load.runs if (dag, run) not in existing]
     found.refused = len(load.refused)
     for dag, run in sorted(existing):
-        _check_run(found, site.client.run(dag, run), executions, siege.events, load)
+        shown = site.client.run(dag, run)
+        check_run(found, shown, executions, siege.events, load.cancelled, load.cleared)
     found.wrong += [f"{run} {task} ran, and there is no such run" for run, task in executions]
     _check_slots(found, site)
     found.wrong += _left_over(site)
@@ -124,20 +125,21 @@ def _executions(site: Site) -> dict[tuple[str, str], list[Execution]]:
     return found
 
 
-def _check_run(
+def check_run(
     found: Findings,
     shown: dict[str, Any],
     executions: dict[tuple[str, str], list[Execution]],
     events: list[Event],
-    load: Load,
+    cancelled: set[str],
+    cleared: set[str],
 ) -> None:
     """Takes its executions out."""
     found.runs += 1
     tasks = shown["tasks"]
-    if shown["state"] not in ("success", "cancelled" if shown["run"] in load.cancelled else ""):
+    if shown["state"] not in ("success", "cancelled" if shown["run"] in cancelled else ""):
         reasons = {name: t["reason"] for name, t in tasks.items() if t["state"] not in ("success", "skipped")}
         found.wrong.append(f"{shown['run']} is {shown['state']}: {reasons}")
-    if shown["run"] not in load.cleared:
+    if shown["run"] not in cleared:
         found.waits_ms += [ms for _, ms in waits(shown, shapes().get(shown["dag"], {}))]
     for name, task in tasks.items():
         ran = executions.pop((shown["run"], name), [])

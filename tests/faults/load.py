@@ -44,6 +44,7 @@ def choose(seconds):
 """
 SHELL: Final = """say() { echo "$REDSCHED_RUN $REDSCHED_TASK $REDSCHED_ATTEMPT $$ $1@$SEAT" >> "$TRAIL"; }
 say begun; sleep 0.1; say ended"""
+BACKLOG: Final = 100  # runs
 TICK_S: Final = 2  # of the schedule
 
 
@@ -118,7 +119,7 @@ class Load(threading.Thread):
 
     def run(self) -> None:
         for number, dag in enumerate(self.dags):
-            if self.over.wait(self.pause_s):
+            if self.over.wait(self.pause_s) or (self.edits and number % 10 == 0 and not self._room()):
                 break
             run = f"{dag}-{number}"
             try:
@@ -130,6 +131,15 @@ class Load(threading.Thread):
                     self._edit(number)
                 self.runs.append((dag, run))
         self.client.close()
+
+    def _room(self) -> bool:
+        """Wait while the backlog is long, because what can't be done in time looks like what is stuck. False: it is over."""
+        while not self.over.is_set():
+            with contextlib.suppress(RedschedError):
+                if sum(s["runs_queued"] + s["runs_running"] for s in self.client.shards()) < BACKLOG:
+                    return True
+            self.over.wait(0.1)
+        return False
 
     def _edit(self, number: int) -> None:
         with contextlib.suppress(RedschedError):  # it has ended; or nobody could say so

@@ -199,6 +199,16 @@ def children(site: Site, worker: Process) -> list[int]:
     return found
 
 
+def bodies_of(site: Site, process: Process) -> list[int]:
+    """What a killed worker leaves: until its guardian has been round, its children may begin another body."""
+    mark, found = f"SEAT={process.name}\0".encode(), []
+    for pid in site.everybody():
+        with contextlib.suppress(OSError):
+            if mark in Path(f"/proc/{pid}/environ").read_bytes():
+                found.append(pid)
+    return found
+
+
 def plan(seed: int, kills: int, others: int) -> list[Step]:
     """So many kills, and so many other faults, in an order of their own for each seed."""
     dice = random.Random(seed)
@@ -214,6 +224,7 @@ def _kill(kind: Kind) -> Callable[[Siege, Event], Undo | None]:
     def strike(siege: Siege, event: Event) -> None:
         seat, process = siege.victim(kind, event)
         process.kill()
+        until(lambda: not bodies_of(siege.site, process), f"children of {process.name} live on", 10)
         siege.replace(kind, seat)
 
     return strike

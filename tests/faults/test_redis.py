@@ -3,64 +3,29 @@
 from __future__ import annotations
 
 import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
 from redsched import client as client_module
-from redsched.client import Client
-from redsched.errors import DefinitionError, RedschedError, Unavailable
-from tests.processes import KEPT, SAY, Site, dag20, executions, until
+from redsched.errors import DefinitionError, Unavailable
+from tests.processes import FOREVER, KEPT, SAY, Site, dag20, executions, first_time, gate, line, until
+from tests.proxy import Proxy
+
+from .load import Load, load
+from .siege import stream
 
 NewSite = Callable[..., Site]
 
 
-class Load(threading.Thread):
-    """Triggers runs as fast as a person would, until it is told to stop; a call that fails is kept."""
-
-    def __init__(self, site: Site, dag: str) -> None:
-        super().__init__(name="load")
-        self.client, self.dag = Client(settings=site.settings), dag
-        self.runs: list[str] = []
-        self.failed: list[RedschedError] = []
-        self.over = threading.Event()
-
-    def run(self) -> None:
-        while not self.over.wait(0.05):
-            try:
-                self.runs.append(self.client.trigger(self.dag, run=f"l{len(self.runs)}")["run"])
-            except RedschedError as error:
-                self.failed.append(error)
-
-    def progress(self, count: int) -> None:
-        wanted = len(self.runs) + count
-        until(
-            lambda: len(self.runs) >= wanted,
-            lambda: f"no progress after {wanted - count} runs: {self.failed}",
-        )
-
-    def end(self) -> list[str]:
-        self.over.set()
-        self.join()
-        self.client.close()
-        assert not self.failed
-        return self.runs
-
-
-@contextmanager
-def load(site: Site, dag: str) -> Iterator[Load]:
-    made = Load(site, dag)
-    made.start()
-    try:
-        yield made
-    finally:
-        made.over.set()
-        made.join()
+def accepted(busy: Load) -> list[str]:
+    """The runs, when the load has ended; no call of it failed."""
+    runs = [run for _, run in busy.end()]
+    assert not busy.refused
+    return runs
 
 
 def each_once(site: Site, dag: str, runs: list[str], tasks: int) -> None:
@@ -88,7 +53,7 @@ def test_scripts_flushed_and_redis_restarted_under_load(new_site: NewSite) -> No
         for number in (signal.SIGTERM, signal.SIGKILL):
             server.restart(number)
             busy.progress(5)
-        runs = busy.end()
+        runs = accepted(busy)
     each_once(site, "d", runs, 20)
     assert all(process.alive for process in site.processes)
     checks = {c["check"]: c["ok"] for c in site.json("doctor")}
@@ -128,14 +93,88 @@ def test_a_stream_or_its_group_vanishes(site: Site, what: str) -> None:
     site.dag("d", {f"t{i}": {"call": "bodies:both"} for i in range(10)})
     runs = [site.run("d")]
     each_once(site, "d", runs, 10)
-    stream = f"{{{site.settings.namespace}:p:default}}:stream"
     if what == "stream":
-        assert site.redis.say("DEL", stream) == 1
+        assert site.redis.say("DEL", stream(site)) == 1
     else:
-        assert site.redis.say("XGROUP", "DESTROY", stream, "workers") == 1
+        assert site.redis.say("XGROUP", "DESTROY", stream(site), "workers") == 1
     runs += [site.run("d"), site.run("d")]
     each_once(site, "d", runs, 10)
     assert sum(len(w.lines) for w in site.processes if w.name.startswith("worker")) < 20
+
+
+@pytest.mark.parametrize("name", ["its own", "another"])
+def test_what_a_killed_worker_had_read_is_run_by_the_next(new_site: NewSite, name: str) -> None:
+    """RD-104: five tasks read ahead, the worker killed in the first; its consumer goes when nothing hangs on it any more."""
+    site = new_site(worker_lease_ms=1500)
+    site.start(1, 0)
+    rest = {f"t{i}": {"run": SAY} for i in range(4)}
+    site.dag("d", {"first": first_time(FOREVER) | {"priority": 5}, **rest})
+    run = site.run("d")
+    until(lambda: sum(p["used"] for p in site.client.pools()) == 5, "not queued")
+    victim = site.worker(concurrency=1)
+    site.nth(1, "first", run)
+    if name == "another":  # names go by who is alive
+        site.ready([site.worker(concurrency=1)])
+    victim.kill()
+    if name == "its own":
+        site.worker(concurrency=1)
+    (shown,) = site.wait("d", run)
+    assert shown["state"] == "success"
+    assert {n: t["attempt"] for n, t in shown["tasks"].items()} == {"first": 2, **dict.fromkeys(rest, 1)}
+    assert site.executed(run) == {"first": 2, **dict.fromkeys(rest, 1)}
+    site.slots_free()
+    assert site.redis.say("XPENDING", stream(site), "workers")["pending"] == 0
+
+
+# ---------------------------------------------------------------- roles, networks
+
+
+def test_a_server_that_becomes_a_replica_and_a_master_again(new_site: NewSite) -> None:
+    """READONLY is no loss and no news for who triggers: calls wait, bodies go on, each process says it in a few lines."""
+    site = new_site(*KEPT)
+    site.start(2, 2)
+    site.dag("d", dag20())
+    with load(site, "d") as busy:
+        for _ in range(3):
+            busy.progress(5)
+            site.redis.say("REPLICAOF", "127.0.0.1", "1")
+            before = len(busy.runs)
+            time.sleep(0.5)
+            assert len(busy.runs) <= before + 1, "a replica takes writes"
+            site.redis.say("REPLICAOF", "NO", "ONE")
+        busy.progress(5)
+        runs = accepted(busy)
+    each_once(site, "d", runs, 20)
+    assert all(process.alive for process in site.processes)
+    assert max(p.count("UNBLOCKED") + p.count("READONLY") for p in site.processes) <= 6
+
+
+def test_a_network_that_cuts_hangs_delays_and_loses_replies(new_site: NewSite) -> None:
+    """Everybody is behind it. Nothing is lost or doubled: no lease runs out while nobody can renew it or take it back."""
+    site = new_site(worker_lease_ms=3000)
+    with Proxy(site.redis.url) as proxy:
+        site.extra_env["REDSCHED_REDIS_URL"] = proxy.url
+        site.start(2, 2)
+        site.dag("d", dag20())
+        with load(site, "d") as busy:
+            for command in ("FCALL", "XREADGROUP", "XREAD", "FCALL"):
+                busy.progress(4)
+                lost = proxy.cut_next_reply(command)
+                until(lost.is_set, f"no reply of {command} is lost", 10)
+            for _ in range(3):
+                busy.progress(4)
+                proxy.cut_all()
+            proxy.delay_s = 0.1
+            busy.progress(10)
+            proxy.delay_s = 0
+            proxy.hang()
+            time.sleep(2)
+            proxy.go_on()
+            busy.progress(4)
+            runs = accepted(busy)
+        each_once(site, "d", runs, 20)
+        site.slots_free()
+        assert all(process.alive for process in site.processes)
 
 
 # ---------------------------------------------------------------- full
@@ -147,13 +186,16 @@ def test_redis_out_of_memory(new_site: NewSite, monkeypatch: pytest.MonkeyPatch)
     server = site.redis
     site.start(1, 1, concurrency=4)
     site.dag("d", {f"t{i}": {"call": "bodies:slowly", "with": {"seconds": 0.1}} for i in range(100)})
-    run = site.run("d")
-    until(lambda: len(site.trail()) > 20, "does not run")
+    site.dag("gated", {"t": {"run": f"{SAY}; {gate('go')}; {line('ended')}"}})
+    gated, run = site.run("gated"), site.run("d")
+    until(lambda: len(site.trail()) > 20 and site.begun("t"), "does not run")
     used = int(server.say("INFO", "memory")["used_memory"])
     server.say("CONFIG", "SET", "maxmemory", used - 200_000)
     monkeypatch.setattr(client_module, "PATIENCE_S", 0.3)
     with pytest.raises(Unavailable, match="no memory left"):
         until(lambda: not site.run("d"), "not refused")
+    site.open("go")
+    until(lambda: site.trail("t")[-1].word == "ended", "the body does not end")
     ended = len(site.trail())
     time.sleep(2)  # more than a lease: what is running is renewed all the same
     during = len(site.trail()) - ended
@@ -161,6 +203,7 @@ def test_redis_out_of_memory(new_site: NewSite, monkeypatch: pytest.MonkeyPatch)
     back = time.monotonic()
     until(lambda: len(site.trail()) > ended + during, "does not go on", 10)
     each_once(site, "d", [run], 100)
+    each_once(site, "gated", [gated], 1)
     assert time.monotonic() - back < 10
     assert all(process.alive for process in site.processes)
     assert site.client.run("d", "latest")["run"] == run, "a refused trigger has made a run"
