@@ -143,6 +143,28 @@ def _overlap(lines: list[Line]) -> float:
     )
 
 
+def test_what_waits_for_its_retry_is_cleared_cancelled_or_marked(site: Site) -> None:
+    """The wait ends with it: its timer starts no attempt that nobody asked for."""
+    task = sh("[ -e waits.over ]") | {"retries": 3, "retry_delay": "6s"}
+    site.dag("waits", {"t": task, "u": sh() | needs("t")}, max_active_runs=3)
+    cleared, cancelled, marked = runs = [site.run("waits") for _ in range(3)]
+    for run in runs:
+        site.becomes("waits", run, "t", "retrying")
+    waited = time.monotonic()
+    site.client.cancel("waits", cancelled)
+    site.client.mark("waits", marked, "success", "t")
+    site.open("waits.over")
+    site.client.clear("waits", cleared, ["t"])
+    shown = {run: site.ended("waits", run) for run in runs}
+    assert [shown[run]["state"] for run in runs] == ["success", "cancelled", "success"]
+    assert time.monotonic() - waited < 6, "the retry's delay was waited for"
+    time.sleep(max(0.0, waited + 6.5 - time.monotonic()))  # past the time of the retries
+    assert {run: site.client.run("waits", run) for run in runs} == shown
+    assert [site.executed(run) for run in runs] == [{"t": 2, "u": 1}, {"t": 1}, {"t": 1, "u": 1}]
+    assert site.client.clear("waits", cancelled, only_failed=True)["cleared"] == []
+    assert site.client.run("waits", cancelled) == shown[cancelled]
+
+
 # ---------------------------------------------------------------- definitions that change or go
 
 
