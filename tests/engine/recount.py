@@ -214,3 +214,9 @@ class Recount:
                 if task.state in ("success", "failed") and not record.marked(index):
                     attempt = str(AttemptId(dag, run, index, task.attempt))
                     self.check(attempt in ran, f"{attempt} is {task.state}, but never ran")
+
+    def no_losses(self) -> None:
+        """No worker has died: so none was taken to be dead, and no grant was forgotten."""
+        for (dag, run), record in self.runs.items():
+            lost = {k: v for k, v in record.tries.items() if v.startswith("lost")}
+            self.check(not lost, f"run {run} of {dag} has lost {lost}")
