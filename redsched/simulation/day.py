@@ -23,7 +23,7 @@ from redsched.simulation.network import store
 from redsched.simulation.processes import Act, Person
 from redsched.simulation.server import private_server
 from redsched.simulation.tally import DAY_MS, Tally, TaskTimes
-from redsched.simulation.world import NONE, Broken, Faults, World, hosts_clock
+from redsched.simulation.world import NONE, Broken, Faults, World, ends_in_order, hosts_clock
 from redsched.store.codec import RunRecord
 from redsched.store.pool import DEFAULT_POOL, DEFAULT_SLOTS
 
@@ -67,7 +67,7 @@ def simulate_day(specs: Sequence[DagSpec], wish: Wish) -> dict[str, Any]:
         logger = logging.getLogger("redsched")
         level, logger.level = logger.level, logging.CRITICAL + 1
         try:
-            with hosts_clock(play.world):
+            with hosts_clock(play.world), ends_in_order(play.world):
                 try:
                     play.run()
                 finally:
@@ -136,9 +136,7 @@ class _Day:
         self.cast.add_person()
         end = self.wish.day_ms + DAY_MS
         while self.world.now < end:
-            self.world.wait(self.world.home, min(end, self.world.now + LOOK_EVERY_MS))
-            if self.world.failure:
-                raise self.world.failure
+            self.world.breathe(min(end, self.world.now + LOOK_EVERY_MS))
 
     def told(self) -> dict[str, Any]:
         tally = Tally(self.wish.day_ms, self.slots)

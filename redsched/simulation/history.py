@@ -18,7 +18,7 @@ from redsched.simulation.reference import differences
 from redsched.simulation.scenario import Scenario, draw
 from redsched.simulation.server import Server
 from redsched.simulation.watch import Watch
-from redsched.simulation.world import EPOCH_MS, NONE, Broken, World, hosts_clock
+from redsched.simulation.world import EPOCH_MS, NONE, Broken, World, ends_in_order, hosts_clock
 from redsched.store.codec import RunRecord, TaskRecord
 
 PATIENCE_MS = 1_800_000
@@ -55,7 +55,7 @@ def simulate(server: Server, seed: int, faults: str | None = None, *, trace: boo
     logger = logging.getLogger("redsched")
     level, logger.level = logger.level, logging.CRITICAL + 1
     try:
-        with hosts_clock(world):
+        with hosts_clock(world), ends_in_order(world):
             try:
                 play.run()
             except Broken as broken:
@@ -104,9 +104,7 @@ class _Play:
         self._judge()
 
     def _breathe(self) -> None:
-        self.world.wait(self.world.home, self.world.now + LOOK_EVERY_MS)
-        if self.world.failure:
-            raise self.world.failure
+        self.world.breathe(self.world.now + LOOK_EVERY_MS)
 
     def _drain(self) -> None:
         """Slots that dead workers held come back, and finished runs are packed."""

@@ -6,6 +6,7 @@ Redis restart and forget its last writes. Time moves only here, so nothing waits
 
 from __future__ import annotations
 
+import signal
 import sys
 import threading
 import traceback
@@ -122,6 +123,7 @@ class World:
         self.on_restart: Callable[[], None] | None = None
         self.pause_ms = (4000, 30_000)
         self.most_calls = MOST_CALLS
+        self.interrupted = False
         self.forgetful = True  # whether a restart of Redis loses writes
 
     # ---- time, as the hosts' modules see it
@@ -198,6 +200,14 @@ class World:
             self.now = min(max(a.wake_at, a.paused_until) for a in everybody)
             able = [a for a in everybody if a.wake_at <= self.now and a.paused_until <= self.now]
         return able[0] if len(able) == 1 else self.rnd.choice(able)
+
+    def breathe(self, until: int) -> None:
+        """Home lets the others go on until then. Raises what broke them, and KeyboardInterrupt for a signal."""
+        self.wait(self.home, until)
+        if self.failure:
+            raise self.failure
+        if self.interrupted:
+            raise KeyboardInterrupt
 
     def end(self) -> None:
         """Everybody ends where they stand."""
@@ -392,6 +402,25 @@ def hosts_clock(world: World) -> Iterator[None]:
     finally:
         for module, real in zip(modules, before, strict=True):
             vars(module)["time"] = real
+
+
+@contextmanager
+def ends_in_order(world: World) -> Iterator[None]:
+    """SIGTERM and Ctrl-C end the simulation where home has the baton, and nowhere in the middle of somebody else's call."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def note(_number: int, _frame: object) -> None:
+        world.interrupted = True
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, note) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 def cell(key: str | bytes) -> str:
