@@ -79,7 +79,7 @@ class Siege:
     def __enter__(self) -> Self:
         for kind in self.seats:
             self.seats[kind] = [self._start(kind, number) for number in range(SEATS)]
-        self.site.ready([p for processes in self.seats.values() for p in processes])
+        self._ready()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -96,6 +96,16 @@ class Siege:
         words = ("--concurrency", "2", "--pool", "default", "--pool", "narrow", str(self.site.folder))
         return self.site.process(kind, *(words if kind == "worker" else ()), env=env)
 
+    def _ready(self) -> None:
+        """Everybody is at work; a machine that is busy with other things is given time."""
+        everybody = [p for processes in self.seats.values() for p in processes]
+        late = "not at work: "
+        until(
+            lambda: all(map(self.site._at_work, everybody)),
+            lambda: late + str([p.lines for p in everybody]),
+            2 * PROGRESS_S,
+        )
+
     # ---- the schedule
 
     def run(self, steps: Sequence[Step], seconds: float = 0) -> None:
@@ -109,7 +119,7 @@ class Siege:
             self._progress()
         self._undo_until(len(steps) + 10)
         self._tend()
-        self.site.ready([p for processes in self.seats.values() for p in processes])
+        self._ready()
 
     def _pace(self, at_s: float) -> None:
         time.sleep(max(0.0, self._began + at_s - time.monotonic()))

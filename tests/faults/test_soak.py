@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="re
 
 
 def test_every_fault_under_load_and_all_work_is_accounted_for(tmp_path: Path) -> None:
-    small = Soak(seed=5, kills=len(KILLS), others=len(OTHERS), seconds=0, lease_ms=1000, worker_lease_ms=3000)
+    small = Soak(seed=5, kills=len(KILLS), others=len(OTHERS), seconds=0, lease_ms=2000, worker_lease_ms=3000)
     report = run(tmp_path, small)
     print(report.text())
     assert report.ok, report.text()
