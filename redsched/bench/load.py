@@ -10,7 +10,6 @@ from typing import Any, Final
 from redsched.bench.shapes import Shape
 from redsched.bench.site import Counters, Site
 from redsched.bench.trace import Faults, Line, faults
-from redsched.definition.model import DagSpec
 
 Numbers = dict[str, Any]
 
@@ -34,7 +33,7 @@ def register(
     given = {"max_active_runs": NO_LIMIT, "max_active_tasks": NO_LIMIT, **limits}
     names = [f"{name}{i}" for i in range(count)]
     for dag in names:
-        site.client.register(DagSpec.model_validate({"dag": dag, **given, "tasks": tasks}))
+        site.register({"dag": dag, **given, "tasks": tasks})
     return names
 
 

@@ -8,7 +8,6 @@ from redsched.bench.machine import load, where
 from redsched.bench.probe import evalsha_per_s
 from redsched.bench.site import Setup, Site, site
 from redsched.bench.workloads import Size, Workload
-from redsched.store.connect import server
 
 FAULTS: Final = ("lost", "doubled", "disordered", "failed_runs")
 
@@ -37,6 +36,8 @@ def measure(workload: Workload, setup: Setup, size: Size) -> dict[str, Any]:
 
 
 def server_text(made: Site) -> str:
+    from redsched.store.connect import server
+
     found = server(made.client.store.client)
     return f"{found.name} {found.version}"
 

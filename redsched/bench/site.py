@@ -23,7 +23,6 @@ from typing import Any, Final, NamedTuple
 from redsched import embedded
 from redsched.bench import bodies
 from redsched.bench.trace import Trace
-from redsched.client import Client
 from redsched.errors import RedschedError, Unavailable
 from redsched.settings import Settings
 
@@ -73,10 +72,17 @@ class Site:
     """See the module."""
 
     def __init__(self, setup: Setup, settings: Settings, folder: Path) -> None:
+        from redsched.client import Client
+
         self.setup, self.settings, self.folder = setup, settings, folder
         self.client = Client(settings=settings)
         self.trace = Trace()
         self.processes: list[Process] = []
+
+    def register(self, spec: dict[str, Any]) -> None:
+        from redsched.definition.model import DagSpec
+
+        self.client.register(DagSpec.model_validate(spec))
 
     @property
     def private(self) -> bool:

@@ -16,7 +16,6 @@ from redsched.bench.load import Numbers
 from redsched.bench.site import Site
 from redsched.bench.stats import quantile, rate_of_rest
 from redsched.bench.trace import gaps_ms
-from redsched.definition.model import DagSpec
 
 QUIET_S: Final = 6.0  # past everybody's first beats
 CHAIN: Final = 50
@@ -307,7 +306,7 @@ def bodies(site: Site, size: Size) -> Numbers:
     site.client.set_pool("default", load.POOL_SLOTS)
     tasks = {f"t{i}": {"run": ["true"]} for i in range(size.tasks)}
     spec = {"dag": "bodies", "max_active_tasks": load.NO_LIMIT, "tasks": tasks}
-    site.client.register(DagSpec.model_validate(spec))
+    site.register(spec)
     site.client.wait("bodies", site.client.trigger("bodies")["run"])
     at_once = site.setup.concurrency * site.setup.workers
     xargs = min(_xargs(size.tasks, at_once) for _ in range(3))
