@@ -26,6 +26,7 @@ from tests.conftest import Server
 from tests.faults.audit import waits
 from tests.faults.load import load as under_load
 from tests.faults.load import shapes, write_bodies
+from tests.faults.siege import ready
 from tests.faults.soak import server_name
 from tests.processes import KEPT, Site
 
@@ -53,7 +54,7 @@ def kill_one_after_the_other(site: Site, kills: int, dice: random.Random) -> Ite
         victim.kill()
         yield site.client.store.control.now()
         schedulers.append(site.scheduler())
-        site.ready(schedulers)
+        ready(site, schedulers)
 
 
 def around(kills: list[int], waited: list[tuple[int, int]]) -> list[list[int]]:
@@ -68,7 +69,8 @@ def around(kills: list[int], waited: list[tuple[int, int]]) -> list[list[int]]:
 
 def measured(site: Site, kills: int, dice: random.Random) -> dict[str, Any]:
     dags, began = register(site), time.monotonic()
-    site.start(SCHEDULERS, 2)
+    site.start(SCHEDULERS, 2, wait=False)
+    ready(site, site.processes)
     with under_load(site, *dags, pause_s=0.05) as busy:
         busy.progress(20)
         killed = list(kill_one_after_the_other(site, kills, dice))

@@ -97,14 +97,7 @@ class Siege:
         return self.site.process(kind, *(words if kind == "worker" else ()), env=env)
 
     def _ready(self) -> None:
-        """Everybody is at work; a machine that is busy with other things is given time."""
-        everybody = [p for processes in self.seats.values() for p in processes]
-        late = "not at work: "
-        until(
-            lambda: all(map(self.site._at_work, everybody)),
-            lambda: late + str([p.lines for p in everybody]),
-            2 * PROGRESS_S,
-        )
+        ready(self.site, [p for processes in self.seats.values() for p in processes])
 
     # ---- the schedule
 
@@ -196,6 +189,15 @@ class Siege:
     def everybody_behind_proxy(self, event: Event) -> None:
         event.seats = {processes[BEHIND_PROXY].name for processes in self.seats.values()}
         event.target = ", ".join(sorted(event.seats))
+
+
+def ready(site: Site, processes: Sequence[Process]) -> None:
+    """They are at work; a machine that is busy with other things is given time."""
+    until(
+        lambda: all(map(site._at_work, processes)),
+        lambda: f"not at work: {[p.lines for p in processes]}",
+        2 * PROGRESS_S,
+    )
 
 
 def children(site: Site, worker: Process) -> list[int]:
