@@ -34,8 +34,8 @@ MUTANTS = {
         "return 'k' end\n  end,\n  -- one_failed",
     ),
     "reports of earlier attempts count": (
-        "if rec and rec.attempt == attempt then\n    report[kind]",
-        "if rec then\n    report[kind]",
+        "if not rec or rec.attempt ~= tonumber(attempt) then\n    stale()",
+        "if not rec then\n    stale()",
     ),
     "a slot of a schedule vanishes": (
         "redis.call('ZADD', key, ms, ms .. ':' .. reason)",
