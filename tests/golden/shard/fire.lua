@@ -870,15 +870,15 @@ local function note_skip(d, ms, reason)
 end
 
 local function fire(d, ms, run_id, overlap)
-  local active = redis.call('SMEMBERS', d.active_key)
-  local queued = redis.call('ZCARD', d.queue_key)
-  if overlap == 'skip' and #active + queued > 0 then return note_skip(d, ms, 'an earlier run was active (overlap: skip)') end
+  if overlap == 'skip' and redis.call('SCARD', d.active_key) + redis.call('ZCARD', d.queue_key) > 0 then
+    return note_skip(d, ms, 'an earlier run was active (overlap: skip)')
+  end
   if overlap == 'cancel_running' then
-    for _, id in ipairs(active) do
+    for _, id in ipairs(redis.call('SMEMBERS', d.active_key)) do
       local r = run.open(d.name, id)
       if r and r.state == 'running' and not r.frozen then cancel.run(r, 'cancelled') end
     end
-  elseif queued >= QUEUE then
+  elseif redis.call('ZCARD', d.queue_key) >= QUEUE then
     return note_skip(d, ms, QUEUE .. ' runs were queued already')
   end
   local answer = create.run(d, run_id, 'scheduled', ms, '', 'slot', '')
