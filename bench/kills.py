@@ -28,7 +28,7 @@ from tests.faults.load import load as under_load
 from tests.faults.load import shapes, write_bodies
 from tests.faults.siege import ready
 from tests.faults.soak import server_name
-from tests.processes import KEPT, Site
+from tests.processes import KEPT, Site, until
 
 SCHEDULERS: Final = 3
 GOAL_MS: Final = 5000
@@ -55,6 +55,8 @@ def kill_one_after_the_other(site: Site, kills: int, dice: random.Random) -> Ite
         yield site.client.store.control.now()
         schedulers.append(site.scheduler())
         ready(site, schedulers)
+        dead = f":{victim.pid}:"
+        until(lambda d=dead: not any(d in str(s["owner"]) for s in site.client.shards()), "not taken over")
 
 
 def around(kills: list[int], waited: list[tuple[int, int]]) -> list[list[int]]:
