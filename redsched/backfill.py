@@ -217,7 +217,9 @@ def set_state(client: Client, ident: str, state: str) -> dict[str, Any]:
     if not changed:
         raise Conflict(f"backfill {ident} is over: {now}")
     if state == "cancelled":
-        for run in show(client, ident)["active"]:  # looked at again, because one more may have been made meanwhile
+        for run in show(client, ident)[
+            "active"
+        ]:  # looked at again, because one more may have been made meanwhile
             try:
                 client.cancel(found["dag"], run)
             except Conflict:

@@ -66,10 +66,11 @@ def test_a_good_server_passes_all_that_is_about_the_server(new_server: NewServer
     assert gate(Settings(redis=server.url)) == []
 
 
-def test_no_persistence_is_said_and_not_refused(_session_server: Server) -> None:
-    persistence = found(Settings(redis=_session_server.url))["persistence"]
+def test_no_persistence_is_said_and_not_refused(new_server: NewServer) -> None:
+    url = new_server().url
+    persistence = found(Settings(redis=url))["persistence"]
     assert persistence["ok"] and "CONFIG SET appendonly yes" in persistence["fix"]
-    assert any("append-only" in warning for warning in gate(Settings(redis=_session_server.url)))
+    assert any("append-only" in warning for warning in gate(Settings(redis=url)))
 
 
 def test_an_evicting_server_is_refused_at_the_start(new_server: NewServer) -> None:
