@@ -23,7 +23,7 @@ SHARE_MINUTES = 5
 
 
 class Hint(NamedTuple):
-    """A stream entry that a worker has read. payload: `version,logical_ms,kind,flags`."""
+    """A stream entry that a worker has read. payload: `version,logical_ms,kind,flags,digest`."""
 
     pool: str
     entry: str

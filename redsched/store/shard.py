@@ -535,17 +535,14 @@ class ShardStore:
             if isinstance(reply, Exception):
                 raise reply
 
-    def spec(self, dag: str, version: int) -> dict[str, Any]:
-        """The canonical DAG of that version as a dict, with `_names`: task ids in the order of their indexes."""
-        client, prefix = self._store.client, self.prefix(dag)
+    def spec(self, dag: str, digest: str) -> dict[str, Any]:
+        """The canonical DAG with that digest as a dict, with `_names`: task ids in the order of their indexes."""
         with self._store.translate():
-            found = client.hget(f"{prefix}dag:{dag}", f"v{version}")
-            if found is None:
-                raise NotFound(f"version {version} of DAG {dag!r} does not exist")
-            digest = found.decode().partition(",")[0]
-            spec, names = client.hmget(f"{prefix}plan:{dag}:{digest}", ["spec", "names"])
+            spec, names = self._store.client.hmget(
+                f"{self.prefix(dag)}plan:{dag}:{digest}", ["spec", "names"]
+            )
         if spec is None or names is None:
-            raise NotFound(f"the plan of version {version} of DAG {dag!r} is gone")
+            raise NotFound(f"the definition {digest} of DAG {dag!r} is gone")
         return {**json.loads(spec), "_names": json.loads(names)}
 
     def header(self, dag: str, run: str) -> dict[str, Any]:

@@ -99,15 +99,15 @@ class Jobs:
     def __init__(self, shard: ShardStore, say: Say) -> None:
         self._shard = shard
         self._say = say
-        self._definitions: OrderedDict[tuple[str, int, int], Definition] = OrderedDict()
+        self._definitions: OrderedDict[tuple[str, str], Definition] = OrderedDict()
         self._kept = 0
         self._headers: OrderedDict[tuple[str, str], dict[str, Any]] = OrderedDict()
 
     def job(self, hint: Hint) -> Job:
         attempt = AttemptId.parse(hint.attempt_id)
-        version_text, logical, kind, flags = hint.payload.split(",", 3)
+        version_text, logical, kind, flags, digest = hint.payload.split(",")
         version = int(version_text)
-        definition = self._definition(attempt, version)
+        definition = self._definition(attempt, digest)
         index = attempt[2]
         task = definition.tasks.get(index) or self._task(attempt.dag, definition, index)
         job = Job(
@@ -130,14 +130,14 @@ class Jobs:
             job.arguments = {name: fill(value, job.inputs, job.params) for name, value in task.with_.items()}
         return job
 
-    def _definition(self, attempt: AttemptId, version: int) -> Definition:
-        """Kept by generation, too: a DAG that was deleted and made again begins with version 1 anew."""
-        key = (attempt.dag, attempt.generation, version)
+    def _definition(self, attempt: AttemptId, digest: str) -> Definition:
+        """Kept by what it says: a DAG that was deleted, or lost, and made again begins with version 1 anew."""
+        key = (attempt.dag, digest)
         known = self._definitions.get(key)
         if known is not None:
             self._definitions.move_to_end(key)
             return known
-        spec = self._say(self._shard.spec, attempt.dag, version)
+        spec = self._say(self._shard.spec, attempt.dag, digest)
         made = self._definitions[key] = Definition(spec, spec["_names"])
         self._kept += len(made.names)
         while self._kept > KNOWN_TASKS and len(self._definitions) > 1:

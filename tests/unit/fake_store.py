@@ -54,7 +54,7 @@ class FakeRedis:
         attempt_id = f"{dag}/{run}/{index}/{attempt}"
         with self.lock:
             self.queued.add(attempt_id)
-            self._push(attempt_id, f"1,,manual,{flags}")
+            self._push(attempt_id, f"1,,manual,{flags},0a")
         return attempt_id
 
     def _push(self, attempt_id: str, payload: str) -> None:
@@ -134,7 +134,7 @@ class FakeRedis:
     def shard_running(self, worker_no: int, items: list[tuple[str, int]]) -> None:
         self.notices += items
 
-    def shard_spec(self, dag: str, version: int) -> dict[str, Any]:
+    def shard_spec(self, dag: str, digest: str) -> dict[str, Any]:
         if dag not in self.specs:
             raise NotFound(f"no DAG {dag}")
         return self.specs[dag]

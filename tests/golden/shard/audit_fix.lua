@@ -260,12 +260,13 @@ function run.key(kind, dag, id)
 end
 
 -- A run in memory. `values` is what its tasks' fields are known to hold, `set` what is to be written there, `marks` what is to
--- become of the members of its ready set. `payload` is what a worker has to know of the run: version, logical date, kind, flags.
+-- become of the members of its ready set. `payload` is what a worker has to know of the run: version, logical
+-- date, kind, flags, digest of the definition (a DAG that was lost or deleted and made again begins with version 1 anew).
 -- (16 fields: with more, Lua's table would take twice the memory.)
 local function new(d, path, id, state, head, left, failed)
   local version, digest, kind, logical, created, flags = string.match(head, '^(%d+),(%w+),(%a+),(%-?%d*),(%d+),(%a*)$')
   local r = { dag = d, id = id, path = path, key = run.prefix .. 'run:' .. d.id .. ':' .. id, state = state, head = head,
-    payload = version .. ',' .. logical .. ',' .. kind .. ',' .. flags, created = tonumber(created), flags = flags, plan = plan.open(run.prefix, d.id, digest), left = tonumber(left), failed = tonumber(failed) or 0,
+    payload = version .. ',' .. logical .. ',' .. kind .. ',' .. flags .. ',' .. digest, created = tonumber(created), flags = flags, plan = plan.open(run.prefix, d.id, digest), left = tonumber(left), failed = tonumber(failed) or 0,
     counted = false, values = {}, set = {}, marks = {} }
   run.opened[path] = r
   return r
