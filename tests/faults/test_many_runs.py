@@ -74,13 +74,16 @@ def test_both_protocols_of_redis_give_the_same(new_site: NewSite, protocol: int)
 
 
 def granted(site: Site) -> set[tuple[str, str]]:
-    """(run, task) of the attempts that some worker may be running, by the pool's own record."""
+    """(run, task) of the attempts that some worker may be running, or has begun and given back, by the pool's own record."""
     path = site.folder / ".redsched" / "redis.sock"
     with Redis(unix_socket_path=str(path), decode_responses=True) as redis:
         entries = redis.hgetall("{f:p:default}:entries")
     names = list(dag20())
-    ids = [x.split("/") for x, e in entries.items() if e[0] in "RS"]
-    return {(run, names[int(index)]) for _, run, index, _ in ids}
+    held = {
+        s: {(x.split("/")[1], names[int(x.split("/")[2])]) for x, e in entries.items() if e[0] == s}
+        for s in "RSQ"
+    }
+    return held["R"] | held["S"] | (held["Q"] & {(x.run, x.task) for x in site.trail()})
 
 
 def up(site: Site) -> Process:
