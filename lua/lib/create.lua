@@ -31,9 +31,7 @@ function create.run(d, run_id, kind, logical, params, nonce, keys)
   if redis.call('EXISTS', d.queue_key) == 0 and run.room(d) then
     run.start(r, true)
   else
-    redis.call('ZADD', prefix .. 'queued_runs', now, dag .. '/' .. run_id)
-    redis.call('ZADD', d.queue_key, logical ~= '' and logical or now, run_id)
-    run.start_next(d)
+    run.enqueue(r)
   end
   run.spread()
   return { 'CREATED', r.state, run_id }

@@ -84,7 +84,6 @@ end
 
 -- All tasks are done: the run goes on from there, or ends, or waits for its turn.
 function edit.finish(r)
-  local d = r.dag
   local ended = r.state ~= 'running' and r.state ~= 'queued'
   redis.call('HDEL', r.key, 'frozen')
   r.frozen = nil
@@ -100,9 +99,7 @@ function edit.finish(r)
     redis.call('HDEL', r.key, 'ended')
     r.state = 'queued'
     redis.call('ZREM', run.prefix .. 'ended', r.path)
-    redis.call('ZADD', run.prefix .. 'queued_runs', string.format('%d', r.created), d.id .. '/' .. r.id)
-    redis.call('ZADD', d.queue_key, run.order(r), r.id)
-    run.start_next(d)
+    run.enqueue(r)
   end
 end
 

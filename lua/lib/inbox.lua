@@ -111,12 +111,7 @@ function apply.reopen(r)
 end
 
 function apply.wake(r)
-  if r.state ~= 'running' then return end
-  run.write()
-  for _, index in ipairs(redis.call('SMEMBERS', run.ready_key(r))) do
-    local rec = run.record(r, index)
-    if rec and rec.state == 'r' then run.offer(r, index, rec.attempt) end
-  end
+  if r.state == 'running' then run.offer_ready(r) end
 end
 
 -- About a DAG, or a run that is over.

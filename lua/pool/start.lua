@@ -27,7 +27,7 @@ for k, e in ipairs(pool.list(ids)) do
   answer[k] = letter
 end
 pool.save()
-pool.bulk('ZADD', pool.lease, leases)
+bulk('ZADD', pool.lease, leases)
 redis.pcall('XACK', pool.stream, pool.GROUP, unpack(entries)) -- pcall: the group may have vanished; the grant stands
 redis.call('XDEL', pool.stream, unpack(entries))
 return table.concat(answer)

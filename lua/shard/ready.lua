@@ -15,14 +15,11 @@ run.begin(prefix, inbox, clock.now())
 local start = after == '' and 0 or (redis.call('ZRANK', prefix .. 'outbox', after) or -1) + 1
 local members = redis.call('ZRANGE', prefix .. 'outbox', start, start + limit - 1)
 for _, member in ipairs(members) do
-  local r = run.open(string.match(member, '^([^/]+)/(.+)$'))
+  local r = run.at(member)
   if not r or r.state ~= 'running' then
     redis.call('ZREM', prefix .. 'outbox', member)
   else
-    for _, index in ipairs(redis.call('SMEMBERS', run.ready_key(r))) do
-      local rec = record.decode(redis.call('HGET', r.key, index))
-      if rec and rec.state == 'r' then run.offer(r, index, rec.attempt) end
-    end
+    run.offer_ready(r)
   end
 end
 local last = #members == tonumber(limit) and members[#members] or ''

@@ -113,6 +113,14 @@ class ShardStore:
     def _call(self, name: str, shard: int, names: str, *args: str | int | bytes) -> Any:
         return self._store.scripts.call(f"shard/{name}", self.keys(shard, *names.split()), *args)
 
+    def _all(self, calls: Sequence[Call]) -> list[Any]:
+        """In one round trip. Raises the first refusal."""
+        replies = self._store.scripts.many(calls) if calls else []
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        return replies
+
     # ---- owners
 
     def acquire(self, shard: int, scheduler: str, expected: str) -> tuple[bool, str]:
@@ -346,9 +354,7 @@ class ShardStore:
     def _stage(self, key: str, seconds: int, parts: Sequence[tuple[str | int, list[str]]]) -> None:
         """Each part with its expiry in one step: whoever dies between two leaves nothing that stays."""
         calls: list[Call] = [("shard/stage", (key,), (seconds, offset, *part)) for offset, part in parts]
-        for reply in self._store.scripts.many(calls):
-            if isinstance(reply, Exception):
-                raise reply
+        self._all(calls)
 
     def register(
         self,
@@ -389,30 +395,30 @@ class ShardStore:
         keys: dict[int, str] | None = None,
     ) -> tuple[bool, str, str]:
         """(whether it was created by this nonce, its state, its id). `keys`: concurrency keys by task index."""
-        logical = "" if logical_ms is None else str(logical_ms)
-        listed = json.dumps(keys) if keys else ""
-        word, state, found = self._call(
-            "create_run", self.of(dag), "prefix inbox", dag, run, kind, logical, params, nonce, listed
-        )
+        name, where, args = self._create_call(dag, run, kind, logical_ms, params, nonce, keys)
+        word, state, found = self._store.scripts.call(name, where, *args)
         return word == b"CREATED", state.decode(), found.decode()
+
+    def _create_call(
+        self,
+        dag: str,
+        run: str,
+        kind: str,
+        logical_ms: int | None,
+        params: str,
+        nonce: str,
+        keys: dict[int, str] | None,
+    ) -> Call:
+        logical = "" if logical_ms is None else str(logical_ms)
+        args = (dag, run, kind, logical, params, nonce, json.dumps(keys) if keys else "")
+        return "shard/create_run", self.keys(self.of(dag), "prefix", "inbox"), args
 
     def create_runs(
         self, dag: str, runs: Sequence[tuple[str, str, dict[int, str], str]]
     ) -> list[tuple[str, str]]:
         """(run id, state) of manual runs, each given as (run id, params, concurrency keys, nonce), in one round trip."""
-        keys = self.keys(self.of(dag), "prefix", "inbox")
-        calls: list[Call] = [
-            (
-                "shard/create_run",
-                keys,
-                (dag, run, "manual", "", params, nonce, json.dumps(listed) if listed else ""),
-            )
-            for run, params, listed, nonce in runs
-        ]
         made = []
-        for reply in self._store.scripts.many(calls) if calls else ():
-            if isinstance(reply, Exception):
-                raise reply
+        for reply in self._all([self._create_call(dag, r, "manual", None, p, n, k) for r, p, k, n in runs]):
             word, state, found = reply
             if word != b"CREATED":
                 raise Conflict(f"DAG {dag!r} has a run {found.decode()!r} already")
@@ -531,9 +537,7 @@ class ShardStore:
         calls: list[Call] = [
             ("shard/report", self.keys(s, "prefix", "inbox"), tuple(row)) for s, row in rows.items()
         ]
-        for reply in self._store.scripts.many(calls) if calls else ():
-            if isinstance(reply, Exception):
-                raise reply
+        self._all(calls)
 
     def spec(self, dag: str, digest: str) -> dict[str, Any]:
         """The canonical DAG with that digest as a dict, with `_names`: task ids in the order of their indexes."""

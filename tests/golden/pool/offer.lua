@@ -10,6 +10,10 @@ end
 function clock.of_entry(id)
   return tonumber(string.match(id, '^(%d+)'))
 end
+-- One command for a key and many values, in parts: Lua's unpack ends at 8000.
+local function bulk(command, key, list)
+  for i = 1, #list, 4000 do redis.call(command, key, unpack(list, i, math.min(i + 3999, #list))) end
+end
 -- A pool: who waits, who holds slots, and the one door through which work gets onto its stream.
 -- entries: attempt id -> <state>,<slots>,<priority>,<group>,<weight>,<nonce>,<worker>;<payload>
 --   W waits in its group, since the time that stands for its nonce · Q on the stream · R granted to a worker
@@ -22,20 +26,18 @@ local pool = { GROUP = 'workers', KEEP_DONE = 20000, LOOK = 8 }
 
 local PATTERN = '^(%a),(%d+),(%-?%d+),([^,]*),([^,]*),([^,]*),([^;]*);(.*)$'
 
+-- What is to be written: nothing yet.
+local function nothing()
+  return { set = {}, hold = {}, del = {}, free = {}, unlease = {}, done = {}, wait = {} }
+end
+
 -- A function outlives its call: every script begins with this.
 function pool.begin(prefix, now)
   pool.prefix, pool.now, pool.dirty = prefix, now, false
   pool.meta, pool.entries, pool.held_key = prefix .. 'meta', prefix .. 'entries', prefix .. 'held'
   pool.lease, pool.stream, pool.groups, pool.done = prefix .. 'lease', prefix .. 'stream', prefix .. 'groups', prefix .. 'done'
   pool.shares, pool.dropped, pool.known = {}, {}, {}
-  pool.writes = { set = {}, hold = {}, del = {}, free = {}, unlease = {}, done = {}, wait = {} }
-end
-
--- One command for many values; Lua's unpack ends at 8000.
-function pool.bulk(command, key, list, ...)
-  if #list == 0 then return end
-  if #list <= 4000 then return redis.call(command, key, unpack(list)) end
-  for i = 1, #list, 4000 do redis.call(command, key, unpack(list, i, math.min(i + 3999, #list))) end
+  pool.writes = nothing()
 end
 
 local function decode(id, text)
@@ -87,14 +89,14 @@ end
 -- Everything that was noted since the last time.
 function pool.write()
   local w = pool.writes
-  pool.bulk('HDEL', pool.entries, w.del)
-  pool.bulk('SREM', pool.held_key, w.free)
-  pool.bulk('ZREM', pool.lease, w.unlease)
-  pool.bulk('ZADD', pool.done, w.done)
-  pool.bulk('HSET', pool.entries, w.set)
-  pool.bulk('SADD', pool.held_key, w.hold)
-  for group, items in pairs(w.wait) do pool.bulk('ZADD', pool.prefix .. 'wait:' .. group, items) end
-  pool.writes = { set = {}, hold = {}, del = {}, free = {}, unlease = {}, done = {}, wait = {} }
+  bulk('HDEL', pool.entries, w.del)
+  bulk('SREM', pool.held_key, w.free)
+  bulk('ZREM', pool.lease, w.unlease)
+  bulk('ZADD', pool.done, w.done)
+  bulk('HSET', pool.entries, w.set)
+  bulk('SADD', pool.held_key, w.hold)
+  for group, items in pairs(w.wait) do bulk('ZADD', pool.prefix .. 'wait:' .. group, items) end
+  pool.writes = nothing()
 end
 
 -- What each group was given, a minute at a time, is kept for a quarter of an hour: `pool show` prints the shares.
@@ -219,7 +221,7 @@ local function admit_heads(limit)
     end
   end
   for g in pairs(touched) do
-    pool.bulk('ZREM', pool.prefix .. 'wait:' .. g.name, g.gone)
+    bulk('ZREM', pool.prefix .. 'wait:' .. g.name, g.gone)
     after(g.name, g.tag)
   end
   return given, more

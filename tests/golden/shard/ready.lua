@@ -21,6 +21,10 @@ function lease.refused(owner, meta, token)
   redis.call('HINCRBY', meta, 'refused', 1)
   return redis.error_reply('FENCED ' .. token .. ' is not the owner; ' .. (current or 'nobody') .. ' is')
 end
+-- One command for a key and many values, in parts: Lua's unpack ends at 8000.
+local function bulk(command, key, list)
+  for i = 1, #list, 4000 do redis.call(command, key, unpack(list, i, math.min(i + 3999, #list))) end
+end
 -- A task's field in its run's hash, by task index.
 --   absent            `none`, no upstream has settled yet
 --   an integer        `none`; S + 2^14 F + 2^28 K of the upstreams that have settled (so HINCRBY counts)
@@ -265,7 +269,7 @@ end
 -- (16 fields: with more, Lua's table would take twice the memory.)
 local function new(d, path, id, state, head, left, failed)
   local version, digest, kind, logical, created, flags = string.match(head, '^(%d+),(%w+),(%a+),(%-?%d*),(%d+),(%a*)$')
-  local r = { dag = d, id = id, path = path, key = run.prefix .. 'run:' .. d.id .. ':' .. id, state = state, head = head,
+  local r = { dag = d, id = id, path = path, key = run.key('run', d.id, id), state = state, head = head,
     payload = version .. ',' .. logical .. ',' .. kind .. ',' .. flags .. ',' .. digest, created = tonumber(created), flags = flags, plan = plan.open(run.prefix, d.id, digest), left = tonumber(left), failed = tonumber(failed) or 0,
     counted = false, values = {}, set = {}, marks = {} }
   run.opened[path] = r
@@ -292,7 +296,7 @@ function run.at(path, index)
   local dag, generation, id = string.match(path, '^([^~/]+)~?(%d*)/(.+)$')
   local d = dag and run.dag(dag)
   if not d or generation ~= (d.generation == '0' and '' or d.generation) then return nil end
-  local v = redis.call('HMGET', run.prefix .. 'run:' .. dag .. ':' .. id, 'state', 'head', 'left', 'failed', 'cleared', 'frozen', index or 'state')
+  local v = redis.call('HMGET', run.key('run', dag, id), 'state', 'head', 'left', 'failed', 'cleared', 'frozen', index or 'state')
   if not v[1] then return nil end
   r = new(d, path, id, v[1], v[2], v[3], v[4])
   if v[5] then r.cleared = v[5] end
@@ -313,7 +317,7 @@ function run.order(r)
 end
 
 function run.ready_key(r)
-  return run.prefix .. 'ready:' .. r.dag.id .. ':' .. r.id
+  return run.key('ready', r.dag.id, r.id)
 end
 
 function run.is_backfill(r)
@@ -377,8 +381,8 @@ local function move(map, key)
       out[#out + 1] = member
     end
   end
-  if into then run.bulk('SADD', key, into) end
-  if out then run.bulk('SREM', key, out) end
+  if into then bulk('SADD', key, into) end
+  if out then bulk('SREM', key, out) end
   return into ~= nil
 end
 
@@ -389,7 +393,7 @@ local function write_run(r)
     r.counted = false
   end
   if #r.set > 0 then
-    run.bulk('HSET', r.key, r.set)
+    bulk('HSET', r.key, r.set)
     r.set = {}
   end
   if not next(r.marks) then return end
@@ -401,11 +405,6 @@ local function write_run(r)
   elseif redis.call('EXISTS', key) == 0 then
     redis.call('ZREM', run.prefix .. 'outbox', r.path)
   end
-end
-
--- One command for many values; Lua's unpack ends at 8000.
-function run.bulk(command, key, list)
-  for i = 1, #list, 4000 do redis.call(command, key, unpack(list, i, math.min(i + 3999, #list))) end
 end
 
 -- Everything that was noted since the last time.
@@ -435,6 +434,15 @@ function run.offer(r, index, attempt)
   o[n + 6] = backfill and '0.2' or '1'
   o[n + 7] = r.payload
   o[n + 8] = string.format('%d', r.created)
+end
+
+-- Everything in its ready set, once more.
+function run.offer_ready(r)
+  run.write()
+  for _, index in ipairs(redis.call('SMEMBERS', run.ready_key(r))) do
+    local rec = run.record(r, index)
+    if rec and rec.state == 'r' then run.offer(r, index, rec.attempt) end
+  end
 end
 
 -- A limit on how many tasks are active at a time: who is (`busy`), and the ready ones beyond it in their order (`parked`).
@@ -467,6 +475,11 @@ end
 local function mark(r, index, stays)
   r.marks[index] = stays
   run.changed[r] = true
+end
+
+-- It is not to be offered any more.
+function run.unready(r, index)
+  mark(r, index, false)
 end
 
 -- A ready task takes its place under all of its limits and goes into its run's ready set, from which it is offered;
@@ -505,7 +518,7 @@ end
 function run.leave(r, index, state)
   local limits, member, parked = run.limits_of(r, index), r.id .. '/' .. index, false
   if state == 'r' then
-    mark(r, index, false)
+    run.unready(r, index)
     for _, l in ipairs(limits) do
       if l.parked > 0 and redis.call('ZREM', l.parked_key, member) == 1 then l.parked, parked = l.parked - 1, true end
     end
@@ -536,16 +549,11 @@ function run.queued(id)
   value = value and record.queue(value, attempt, run.since(r, run.now))
   if not value then return end
   run.set(r, index, value)
-  mark(r, index, false)
-end
-
--- What it was offered for is not wanted any more.
-function run.unready(r, index)
-  mark(r, index, false)
+  run.unready(r, index)
 end
 
 function run.running(r, index, rec, since, worker)
-  if rec.state == 'r' then mark(r, index, false) end
+  if rec.state == 'r' then run.unready(r, index) end
   rec.state, rec.started, rec.worker = 'x', since, worker
   run.put(r, index, rec)
 end
@@ -748,6 +756,14 @@ function run.room(d)
   return not d.paused and redis.call('SCARD', d.active_key) < d.max_runs
 end
 
+-- The run waits for its turn, which may be now.
+function run.enqueue(r)
+  local d = r.dag
+  redis.call('ZADD', run.prefix .. 'queued_runs', string.format('%d', r.created), d.id .. '/' .. r.id)
+  redis.call('ZADD', d.queue_key, run.order(r), r.id)
+  run.start_next(d)
+end
+
 -- Queued runs of a DAG start in the order of their logical dates, as far as its limit allows.
 function run.start_next(d)
   while run.room(d) do
@@ -802,14 +818,11 @@ run.begin(prefix, inbox, clock.now())
 local start = after == '' and 0 or (redis.call('ZRANK', prefix .. 'outbox', after) or -1) + 1
 local members = redis.call('ZRANGE', prefix .. 'outbox', start, start + limit - 1)
 for _, member in ipairs(members) do
-  local r = run.open(string.match(member, '^([^/]+)/(.+)$'))
+  local r = run.at(member)
   if not r or r.state ~= 'running' then
     redis.call('ZREM', prefix .. 'outbox', member)
   else
-    for _, index in ipairs(redis.call('SMEMBERS', run.ready_key(r))) do
-      local rec = record.decode(redis.call('HGET', r.key, index))
-      if rec and rec.state == 'r' then run.offer(r, index, rec.attempt) end
-    end
+    run.offer_ready(r)
   end
 end
 local last = #members == tonumber(limit) and members[#members] or ''
