@@ -30,6 +30,10 @@ def resized(engine: Engine, target: int) -> None:
 
 
 def leave(engine: Engine) -> None:
+    """As a scheduler that stops, but for its hooks: those under way are told before anything is counted."""
+    hooks = engine.scheduler.dispatch.hooks
+    if hooks._threads is not None:
+        hooks._threads.shutdown(wait=True)
     engine.scheduler.ownership.leave()
     engine._scheduler = None
 
