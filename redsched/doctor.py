@@ -30,6 +30,7 @@ CALLS: Final = (
     *("LLEN KEY", "LRANGE KEY 0 1", "LTRIM KEY 0 1", "RPUSH KEY v"),
     *("SCAN 0", "HSCAN KEY 0", "SSCAN KEY 0"),
     *("SADD KEY m", "SREM KEY m", "SCARD KEY", "SISMEMBER KEY m", "SMEMBERS KEY", "SRANDMEMBER KEY"),
+    "SMISMEMBER KEY m",
     *(
         "ZADD KEY 1 m",
         "ZREM KEY m",

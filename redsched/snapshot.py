@@ -508,11 +508,12 @@ def _places(
 ) -> Part[tuple[dict[str, Place], dict[str, str], list[str]]]:
     """(what the pool has of these attempts, those taken back from a silent worker, those that have left it)."""
     base = store.keys.pool(pool)
-    entries, leases, lost, done = yield [
+    entries, leases, lost, done, done_before = yield [
         ask("hmget", base + "entries", ids),
         ask("zmscore", base + "lease", ids),
         ask("hmget", base + "lost", ids),
-        ask("zmscore", base + "done", ids),
+        ask("smismember", base + "done", ids),
+        ask("smismember", base + "done_before", ids),
     ]
     found = _decoded(ids, entries, leases, now)
     waiting = [i for i, place in found.items() if place.state == "W"]
@@ -520,7 +521,7 @@ def _places(
         ranks = yield from _ranks(base, found, waiting)
         found |= {i: replace(found[i], rank=ranks.get(i)) for i in waiting}
     taken = {i: w.decode() for i, w in zip(ids, lost, strict=True) if w is not None}
-    return found, taken, [i for i, ms in zip(ids, done, strict=True) if ms is not None]
+    return found, taken, [i for i, *left in zip(ids, done, done_before, strict=True) if any(left)]
 
 
 def _ranks(base: str, places: Mapping[str, Place], waiting: Sequence[str]) -> Part[dict[str, int]]:
@@ -542,7 +543,7 @@ def _decoded(ids: Sequence[str], entries: Sequence[Any], leases: Sequence[Any], 
 
 
 def _place(entry: str, lease: int | None) -> Place:
-    state, slots, _, group, _, nonce, worker = entry.partition(";")[0].split(",", 6)
+    state, nonce, worker, slots, _, group, _ = entry.partition(";")[0].split(",")
     since = int(nonce) if state == "W" and nonce.isdecimal() else None
     return Place(state, int(slots), group, worker, since, lease)
 

@@ -9,7 +9,7 @@ function plan.open(prefix, dag, digest)
   local p = plan.kept[key]
   if not p then
     if plan.count > plan.KEEP then plan.kept, plan.count = {}, 0 end
-    p = { key = key, tasks = {}, downstream = {} }
+    p = { key = key, tasks = {}, downstream = {}, below = {} }
     plan.kept[key] = p
   end
   return p
@@ -29,7 +29,7 @@ function plan.task(p, index)
   if task then return task end
   local pool, slots, priority, retries, delay, backoff, max_delay, jitter, timeout, grace, flags, max_active =
     string.match(redis.call('HGET', p.key, index), TASK)
-  task = { pool = pool, slots = slots, priority = priority, retries = tonumber(retries), delay = tonumber(delay),
+  task = { pool = pool, place = slots .. ',' .. priority .. ',', slots = slots, priority = priority, retries = tonumber(retries), delay = tonumber(delay),
     backoff = tonumber(backoff), max_delay = tonumber(max_delay), jitter = tonumber(jitter),
     timeout = tonumber(timeout) or 0, grace = tonumber(grace) or 0, allow_failure = string.find(flags, 'a', 1, true) ~= nil,
     keyed = string.find(flags, 'k', 1, true) ~= nil, max_active = tonumber(max_active) or 0 }
@@ -47,6 +47,16 @@ function plan.downstream(p, index)
   p.downstream[index] = text or ''
   plan.count = plan.count + 1
   return text or ''
+end
+
+-- The indexes of its direct downstream.
+function plan.below(p, index)
+  local below = p.below[index]
+  if below then return below end
+  below = {}
+  for child in string.gmatch(plan.downstream(p, index), '(%d+):%d+:%a') do below[#below + 1] = child end
+  p.below[index] = below
+  return below
 end
 
 -- The downstream task at a position: child, its number of upstreams, its rule, the next position; nil at the end.

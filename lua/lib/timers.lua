@@ -6,7 +6,7 @@ local fire = {}
 
 -- A run that is being edited is looked at again in a moment.
 local function later(kind, id)
-  redis.call('ZADD', run.prefix .. 'timers', run.now + 100, kind .. '/' .. id)
+  call('ZADD', run.prefix .. 'timers', run.now + 100, kind .. '/' .. id)
 end
 
 function fire.retry(id)
@@ -37,16 +37,16 @@ function fire.expire(id)
   local r = run.at(id)
   if not r or r.state ~= 'running' then return end
   if r.frozen then return later('expire', id) end
-  redis.call('HSET', run.key('tries', r.dag.id, r.id), 'run', 'run_timeout')
+  call('HSET', run.key('tries', r.dag.id, r.id), 'run', 'run_timeout')
   cancel.run(r, 'failed')
 end
 
 function timers.fire()
-  for _, timer in ipairs(redis.call('ZRANGEBYSCORE', run.prefix .. 'timers', '-inf', run.now, 'LIMIT', 0, 200)) do
+  for _, timer in ipairs(call('ZRANGEBYSCORE', run.prefix .. 'timers', '-inf', run.now, 'LIMIT', 0, 200)) do
     if run.budget <= 0 then return end
     run.budget = run.budget - 1
-    redis.call('ZREM', run.prefix .. 'timers', timer)
-    local kind, id = string.match(timer, '^(%a+)/(.+)$')
+    call('ZREM', run.prefix .. 'timers', timer)
+    local kind, id = match(timer, '^(%a+)/(.+)$')
     fire[kind](id)
     run.spread()
   end

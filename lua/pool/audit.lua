@@ -28,7 +28,7 @@ end
 
 local function look(id)
   local e = pool.get(id)
-  local lost, gone = redis.call('HEXISTS', prefix .. 'lost', id), redis.call('ZSCORE', pool.done, id) and 1 or 0
+  local lost, gone = redis.call('HEXISTS', prefix .. 'lost', id), pool.gone({ id })[1] and 1 or 0
   if not e then return { id, '', 0, '', 0, '', '', 0, lost, gone, '' } end
   return { id, e.state, e.slots, e.group, held(e), redis.call('ZSCORE', pool.lease, id) or '',
     redis.call('ZSCORE', prefix .. 'wait:' .. e.group, id) or '', redis.call('ZSCORE', pool.groups, e.group) and 1 or 0, lost, gone,

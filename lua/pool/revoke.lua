@@ -15,7 +15,7 @@ local running, freed = 0, 0
 for i = 1, #ARGV do
   local e = pool.get(ARGV[i])
   if not e then
-    redis.call('ZADD', pool.done, pool.now, ARGV[i]) -- an offer that is still under way finds it here
+    redis.call('SADD', pool.done, ARGV[i]) -- an offer that is still under way finds it here
   elseif e.state == 'R' or e.state == 'S' then
     e.state = 'S'
     pool.put(e)

@@ -9,25 +9,16 @@
 -- include: lib/clock.lua
 -- include: lib/pool.lua
 pool.begin(prefix, clock.now())
-local entries, ids, answer, leases = {}, {}, {}, {}
-local expiry = string.format('%d', pool.now + lease_ms)
+local entries, ids, leases = {}, {}, {}
 for i = 4, #ARGV, 2 do
   entries[#entries + 1], ids[#ids + 1] = ARGV[i], ARGV[i + 1]
 end
-for k, e in ipairs(pool.list(ids)) do
-  local letter = 'N'
-  if e and e.state == 'Q' then
-    e.state, e.nonce, e.worker = 'R', nonce, worker
-    pool.set(e)
-    letter = 'G'
-  elseif e and e.state == 'R' and e.nonce == nonce then
-    letter = 'G'
-  end
-  if letter == 'G' then leases[#leases + 1], leases[#leases + 2] = expiry, e.id end
-  answer[k] = letter
+local answer, expiry = pool.grant(ids, nonce, worker), format('%d', pool.now + lease_ms)
+for k, letter in ipairs(answer) do
+  if letter == 'G' then leases[#leases + 1], leases[#leases + 2] = expiry, ids[k] end
 end
 pool.save()
 bulk('ZADD', pool.lease, leases)
 redis.pcall('XACK', pool.stream, pool.GROUP, unpack(entries)) -- pcall: the group may have vanished; the grant stands
-redis.call('XDEL', pool.stream, unpack(entries))
+call('XDEL', pool.stream, unpack(entries))
 return table.concat(answer)

@@ -5,9 +5,9 @@
 -- The rest of args: attempt ids that their pools have taken since the last call (they become `queued`).
 -- returns: {applied, 1 if the inbox holds more, next timer (ms) or 0, runs in the outbox, offers, ended, stops, next slot (ms) or 0,
 --   when to look at a backfill (ms) or -1, when to deliver a hook (ms) or 0}
---   offers {attempt id, pool, slots, priority, group, weight, payload, its run's creation (ms), …} · ended {dag/run, state, ms, …} · stops {pool/attempt id, …}
+--   offers {attempt id, pool, terms, its run's creation (ms), …} · ended {dag/run, state, ms, …} · stops {pool/attempt id, …}
 -- errors: FENCED
--- cost: O(entries + their direct downstream), at most `limit` entries and 1000 steps a call (~10 ms)
+-- cost: O(reports + their direct downstream), at most `limit` reports, an entry more, and 500 steps a call (~10 ms)
 -- include: lib/clock.lua
 -- include: lib/lease.lua
 -- include: lib/inbox.lua
@@ -16,27 +16,35 @@
 local refused = lease.refused(owner, meta, token)
 if refused then return refused end
 run.begin(prefix, entries_key, clock.now())
-for i = 3, #ARGV do run.queued(ARGV[i]) end
+local taken = run.taken({ unpack(ARGV, 3) })
 
-local cursor, applied = redis.call('HGET', meta, 'cursor') or '0-0', 0
-local entries = redis.call('XRANGE', entries_key, '(' .. cursor, '+', 'COUNT', limit)
-for _, entry in ipairs(entries) do
-  if run.budget <= 0 then break end
-  inbox.apply(entry[1], entry[2])
-  run.spread()
-  cursor, applied = entry[1], applied + 1
+local begun = call('HGET', meta, 'cursor') or '0-0'
+local cursor, more = begun, false
+inbox.begin()
+local entries = inbox.page(cursor)
+run.queued(taken)
+while #entries > 0 do
+  for _, entry in ipairs(entries) do
+    more = run.budget <= 0 or inbox.applied >= tonumber(limit)
+    if more then break end
+    inbox.apply(entry[1], entry[2])
+    run.spread()
+    cursor = entry[1]
+  end
+  more = more or inbox.again
+  if more then break end
+  entries = inbox.page(cursor)
 end
-if applied > 0 then
-  redis.call('HSET', meta, 'cursor', cursor)
-  local ms, seq = string.match(cursor, '^(%d+)-(%d+)$')
-  redis.call('XTRIM', entries_key, 'MINID', ms .. '-' .. string.format('%d', tonumber(seq) + 1))
+if cursor ~= begun then
+  call('HSET', meta, 'cursor', cursor)
+  local ms, seq = match(cursor, '^(%d+)-(%d+)$')
+  call('XTRIM', entries_key, 'MINID', ms .. '-' .. format('%d', tonumber(seq) + 1))
 end
 timers.fire()
 run.finish()
 
 local function first(name, none)
-  return redis.call('ZRANGE', prefix .. name, 0, 0, 'WITHSCORES')[2] or none
+  return call('ZRANGE', prefix .. name, 0, 0, 'WITHSCORES')[2] or none
 end
-local more = (#entries == tonumber(limit) or applied < #entries) and 1 or 0
-return { applied, more, first('timers', '0'), redis.call('ZCARD', prefix .. 'outbox'), run.offers, run.ended,
-  redis.call('SRANDMEMBER', prefix .. 'stops', 100), first('slots', '0'), first('backfill_look', '-1'), first('hooks', '0') }
+return { inbox.applied, more and 1 or 0, first('timers', '0'), call('ZCARD', prefix .. 'outbox'), run.offers, run.ended,
+  call('SRANDMEMBER', prefix .. 'stops', 100), first('slots', '0'), first('backfill_look', '-1'), first('hooks', '0') }

@@ -42,7 +42,7 @@ class Entry:
 
     @classmethod
     def of(cls, text: str) -> Entry:
-        state, slots, _, group = text.partition(";")[0].split(",")[:4]
+        state, _, _, slots, _, group, _ = text.partition(";")[0].split(",")
         return cls(state, int(slots), group)
 
 
@@ -156,7 +156,11 @@ class Audit:
         self, snapshot: Snapshot, shard: int, keys: dict[str, Any], held: dict[str, Entry], lost: set[str]
     ) -> None:
         coming = {
-            told[1] for _, f in keys.get("inbox", ()) if (told := f.get("report", "").split("\t"))[0] in ENDS
+            attempt
+            for _, f in keys.get("inbox", ())
+            if "report" in f
+            for attempt, said in f.items()
+            if said.partition(",")[0] in ENDS
         }
         outbox, places = set(), Counter[str]()
         for name, fields in keys.items():

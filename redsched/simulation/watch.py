@@ -67,9 +67,8 @@ class Watch:
         elif name == "release" and reply == 1:
             self.owners[shard] = ""
         elif name == "report":
-            for text in args[::4]:
-                kind, attempt, *_ = text.split("\t")
-                if kind == "finished":
+            for attempt, said in zip(args[1::3], args[2::3], strict=True):
+                if said.startswith("finished,"):
                     self.reported.setdefault(attempt, set()).add(self.world.now)
 
     def _pool(self, actor: Actor, name: str, pool: str, args: Words, reply: Any) -> None:

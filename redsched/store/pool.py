@@ -32,15 +32,11 @@ class Hint(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """A ready task, as the shard hands it to its pool."""
+    """A ready task, as the shard hands it to its pool. terms: `slots,priority,group,weight;payload`."""
 
     attempt_id: str
     pool: str
-    slots: str
-    priority: str
-    group: str
-    weight: str
-    payload: str
+    terms: str
     created_ms: str = "0"  # of its run: older ones go first
 
 
@@ -136,7 +132,7 @@ class PoolStore:
 
     def offer_call(self, pool: str, shard: int, fence: int, cursor: str, offers: Sequence[Offer]) -> Call:
         new = DEFAULT_SLOTS if pool == DEFAULT_POOL and offers else ""
-        flat = [x for id, _, *terms in offers for x in (id, *terms)]
+        flat = [x for id, _, terms, created in offers for x in (id, terms, created)]
         return (
             "pool/offer",
             self._key(pool),
@@ -275,8 +271,8 @@ def _read_apart(
 
 def _waiting_since(entry: bytes | None) -> int | None:
     """A waiting entry keeps, in place of a grant's nonce, the time since when it waits."""
-    fields = entry.partition(b";")[0].split(b",") if entry else []
-    return int(fields[5]) if len(fields) == 7 and fields[0] == b"W" else None
+    state, _, rest = (entry or b"").partition(b",")
+    return int(rest.partition(b",")[0]) if state == b"W" else None
 
 
 def _shares(minutes: Sequence[Any]) -> dict[str, int]:

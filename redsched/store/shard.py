@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from redsched.errors import Conflict, NotFound
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from redsched.store.scripts import Arg, Call
 
 REASON_LIMIT = 500
+REPORTS_A_CALL = 500
 # Tasks that one script edits; more are staged and carried out in slices (`lua/lib/edit.lua`).
 EDIT_AT_ONCE = 500
 
@@ -499,7 +501,7 @@ class ShardStore:
 
     def report(self, worker_no: int, reports: Sequence[Report]) -> None:
         """Store results, then append `finished` to the inboxes. Said twice, the second is found stale."""
-        rows: dict[int, list[str]] = {}
+        rows: dict[int, list[tuple[str, str, str]]] = {}
         for r in reports:
             extra: dict[str, Any] = {}
             if r.final:
@@ -508,34 +510,40 @@ class ShardStore:
                 extra["retry_ms"] = r.retry_ms
             if r.skip:
                 extra["skip"] = list(r.skip)
-            row = rows.setdefault(self._shard_of_attempt(r.attempt_id), [])
-            row.append(f"finished\t{r.attempt_id}\t{r.outcome}\t{r.ms}\t{worker_no}")
-            row.append(r.reason.replace("\0", " ")[:REASON_LIMIT])
-            row += [json.dumps(extra) if extra else "", r.result or ""]
-        self._report(rows)
+            said = f"finished,{r.outcome},{r.ms}"
+            if r.reason or extra:
+                reason = r.reason.replace("\0", " ")[:REASON_LIMIT]
+                said += f"\t{json.dumps(extra) if extra else ''}\t{reason}"
+            rows.setdefault(self._shard_of_attempt(r.attempt_id), []).append(
+                (r.attempt_id, said, r.result or "")
+            )
+        self._report(worker_no, rows)
 
     def running(self, worker_no: int, items: Sequence[tuple[str, int]]) -> None:
         """(attempt id, ms since it began): shown as `running`."""
-        rows: dict[int, list[str]] = {}
+        rows: dict[int, list[tuple[str, str, str]]] = {}
         for attempt_id, ms in items:
             row = rows.setdefault(self._shard_of_attempt(attempt_id), [])
-            row += [f"running\t{attempt_id}\t\t{ms}\t{worker_no}", "", "", ""]
-        self._report(rows)
+            row.append((attempt_id, f"running,,{ms}", ""))
+        self._report(worker_no, rows)
 
     def lost(self, items: dict[str, str], reason: str = "lost: worker {} fell silent") -> None:
         """Attempt id -> the worker that fell silent."""
-        rows: dict[int, list[str]] = {}
+        rows: dict[int, list[tuple[str, str, str]]] = {}
         for attempt_id, worker in items.items():
             row = rows.setdefault(self._shard_of_attempt(attempt_id), [])
-            row += [f"lost\t{attempt_id}\t\t0\t", reason.format(worker), "", ""]
-        self._report(rows)
+            row.append((attempt_id, f"lost,,0\t\t{reason.format(worker)}", ""))
+        self._report("", rows)
 
     def _shard_of_attempt(self, attempt_id: str) -> int:
         return self.of(attempt_id.partition("/")[0].partition("~")[0])
 
-    def _report(self, rows: dict[int, list[str]]) -> None:
+    def _report(self, worker_no: int | str, rows: dict[int, list[tuple[str, str, str]]]) -> None:
+        """Attempt ids, what is said of them (lua/lib/inbox.lua) and their results, by shard."""
         calls: list[Call] = [
-            ("shard/report", self.keys(s, "prefix", "inbox"), tuple(row)) for s, row in rows.items()
+            ("shard/report", self.keys(s, "prefix", "inbox"), (worker_no, *chain.from_iterable(part)))
+            for s, row in rows.items()
+            for part in (row[i : i + REPORTS_A_CALL] for i in range(0, len(row), REPORTS_A_CALL))
         ]
         self._all(calls)
 
@@ -796,7 +804,7 @@ def ended_of(flat: list[bytes]) -> list[Ended]:
 
 def offers_of(flat: list[bytes]) -> list[Offer]:
     text = [x.decode() for x in flat]
-    return [Offer(*text[i : i + 8]) for i in range(0, len(text), 8)]
+    return [Offer(*text[i : i + 4]) for i in range(0, len(text), 4)]
 
 
 def log_spans(start: int, size: int, head: int, ring: int) -> list[tuple[int, int]]:

@@ -140,7 +140,7 @@ def test_the_fence_outlives_the_lease(engine: Engine) -> None:
 
 
 def test_a_pool_refuses_the_offers_of_an_earlier_owner(engine: Engine) -> None:
-    offer = Offer("d/r/0/1", "default", "1", "0", "d", "1", "1,,manual,")
+    offer = Offer("d/r/0/1", "default", "1,0,d,1;1,,manual,")
     assert engine.store.pool.offer("default", 3, 7, "1-0", [offer]) == "T"
     with pytest.raises(Fenced):
         engine.store.pool.offer("default", 3, 6, "1-0", [offer])
@@ -148,7 +148,7 @@ def test_a_pool_refuses_the_offers_of_an_earlier_owner(engine: Engine) -> None:
 
 
 def test_an_offer_of_what_the_pool_has_or_had_is_a_no_op(engine: Engine) -> None:
-    offer = Offer("d/r/0/1", "default", "1", "0", "d", "1", "1,,manual,")
+    offer = Offer("d/r/0/1", "default", "1,0,d,1;1,,manual,")
     pool = engine.store.pool
     for _ in range(2):
         assert pool.offer("default", 3, 7, "1-0", [offer]) == "T"
@@ -163,7 +163,7 @@ def test_an_offer_of_what_the_pool_has_or_had_is_a_no_op(engine: Engine) -> None
 
 
 def test_a_grant_is_given_to_one_nonce_only(engine: Engine) -> None:
-    offer = Offer("d/r/0/1", "default", "1", "0", "d", "1", "1,,manual,")
+    offer = Offer("d/r/0/1", "default", "1,0,d,1;1,,manual,")
     engine.store.pool.offer("default", 3, 7, "1-0", [offer])
     hints = engine.take()
     assert engine.store.pool.start("w1", "x", hints) == [True]

@@ -30,7 +30,7 @@ class Line:
                 self.count += 1
                 ident = f"{group.replace('!', '-')}/r/{self.count}/1"
                 self.group[ident] = group
-                offers.append(Offer(ident, "p", str(slots), str(priority), group, str(weight), ""))
+                offers.append(Offer(ident, "p", f"{slots},{priority},{group},{weight};"))
             assert set(self.pool.offer("p", 0, 1, "9-0", offers) or "") == {"T"}
 
     def admitted(self) -> list[str]:
@@ -189,10 +189,11 @@ class Reference:
                 self.free -= 1
                 held.append(o.attempt_id)
                 continue
-            line = self.waiting.setdefault(o.group, [])
+            _, priority, group, _ = o.terms.partition(";")[0].split(",")
+            line = self.waiting.setdefault(group, [])
             if not line:
-                self.tags[o.group] = max(self.v, self.tags.get(o.group, 0.0))
-            line.append((-int(o.priority), int(o.created_ms), o.attempt_id))
+                self.tags[group] = max(self.v, self.tags.get(group, 0.0))
+            line.append((-int(priority), int(o.created_ms), o.attempt_id))
         return held + self.admit()
 
     def admit(self) -> list[str]:
@@ -225,7 +226,7 @@ def test_many_at_once_are_admitted_as_one_by_one(engine: Engine, seed: int) -> N
                 number += 1
                 group, age = rnd.choice(groups), str(rnd.randint(1000, 1010))
                 ident = f"{group}/r{age}/{number}/1"
-                offers.append(Offer(ident, "p", "1", str(rnd.choice((0, 0, 5))), group, "1", "", age))
+                offers.append(Offer(ident, "p", f"1,{rnd.choice((0, 0, 5))},{group},1;", age))
             line.pool.offer("p", 0, 1, "9-0", offers)
             expected = reference.come(offers)
         else:

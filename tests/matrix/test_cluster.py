@@ -43,7 +43,7 @@ def quiet(_: bool) -> None:
 
 def offer(store: Store, pool: str, run: str) -> None:
     store.pool.configure(pool, 1000)
-    offered = Offer(f"d/{run}/0/1", pool, "1", "0", "g", "1", "1,,manual,")
+    offered = Offer(f"d/{run}/0/1", pool, "1,0,g,1;1,,manual,")
     assert store.pool.offer(pool, 0, 1, "1-0", [offered]) == "T"
 
 

@@ -21,8 +21,8 @@ MUTANTS = {
         "if tonumber(fence) < 0 then",
     ),
     "a hint that comes twice is granted twice": (
-        "if e and e.state == 'Q' then\n    e.state, e.nonce, e.worker",
-        "if e and (e.state == 'Q' or e.state == 'R') then\n    e.state, e.nonce, e.worker",
+        "if state == 'Q' then\n      set[",
+        "if state == 'Q' or state == 'R' then\n      set[",
     ),
     "a slot is not given back": (
         "for slot = 1, e.slots do w.free[",
@@ -34,8 +34,8 @@ MUTANTS = {
         "return 'k' end\n  end,\n  -- one_failed",
     ),
     "reports of earlier attempts count": (
-        "if not rec or rec.attempt ~= tonumber(attempt) then\n    stale()",
-        "if not rec then\n    stale()",
+        "if not rec or rec.attempt ~= tonumber(attempt) then return stale() end",
+        "if not rec then return stale() end",
     ),
     "a slot of a schedule vanishes": (
         "redis.call('ZADD', key, ms, ms .. ':' .. reason)",

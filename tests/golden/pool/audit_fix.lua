@@ -10,12 +10,18 @@ end
 function clock.of_entry(id)
   return tonumber(string.match(id, '^(%d+)'))
 end
+-- What every step needs, without being looked up each time. Nothing is there yet when a library is loaded: `begin` looks.
+local call, match, find, format
+
+local function look_up()
+  call, match, find, format = redis.call, string.match, string.find, string.format
+end
 -- One command for a key and many values, in parts: Lua's unpack ends at 8000.
 local function bulk(command, key, list)
   for i = 1, #list, 4000 do redis.call(command, key, unpack(list, i, math.min(i + 3999, #list))) end
 end
 -- A pool: who waits, who holds slots, and the one door through which work gets onto its stream.
--- entries: attempt id -> <state>,<slots>,<priority>,<group>,<weight>,<nonce>,<worker>;<payload>
+-- entries: attempt id -> <state>,<nonce>,<worker>,<terms>; terms, as its shard offered it: <slots>,<priority>,<group>,<weight>;<payload>
 --   W waits in its group, since the time that stands for its nonce · Q on the stream · R granted to a worker
 --   S granted, but no longer wanted
 -- held: one member a slot that is taken (`id`, `id#2`, …): its cardinality is the occupancy, so none can leak.
@@ -24,7 +30,7 @@ end
 -- What `hold`, `wait` and `drop` change is written by `save`, many in a command: whoever calls them ends with it.
 local pool = { GROUP = 'workers', KEEP_DONE = 20000, LOOK = 8 }
 
-local PATTERN = '^(%a),(%d+),(%-?%d+),([^,]*),([^,]*),([^,]*),([^;]*);(.*)$'
+local ENTRY, TERMS = '^(%a),([^,]*),([^,]*),(.*)$', '^(%d+),(%-?%d+),([^,]*),([^;]*);(.*)$'
 
 -- What is to be written: nothing yet.
 local function nothing()
@@ -33,40 +39,62 @@ end
 
 -- A function outlives its call: every script begins with this.
 function pool.begin(prefix, now)
+  look_up()
   pool.prefix, pool.now, pool.dirty = prefix, now, false
   pool.meta, pool.entries, pool.held_key = prefix .. 'meta', prefix .. 'entries', prefix .. 'held'
-  pool.lease, pool.stream, pool.groups, pool.done = prefix .. 'lease', prefix .. 'stream', prefix .. 'groups', prefix .. 'done'
+  pool.lease, pool.stream, pool.groups = prefix .. 'lease', prefix .. 'stream', prefix .. 'groups'
+  pool.done, pool.done_before = prefix .. 'done', prefix .. 'done_before'
   pool.shares, pool.dropped, pool.known = {}, {}, {}
   pool.writes = nothing()
 end
 
 local function decode(id, text)
   if not text then return nil end
-  local state, slots, priority, group, weight, nonce, worker, payload = string.match(text, PATTERN)
+  local state, nonce, worker, terms = match(text, ENTRY)
+  return pool.entry(id, terms, state, nonce, worker)
+end
+
+function pool.entry(id, terms, state, nonce, worker)
+  local slots, priority, group, weight, payload = match(terms, TERMS)
   return { id = id, state = state, slots = tonumber(slots), priority = priority, group = group, weight = weight,
-    nonce = nonce, worker = worker, payload = payload }
+    nonce = nonce, worker = worker, payload = payload, terms = terms }
 end
 
 local function encode(e)
-  return e.state .. ',' .. string.format('%d', e.slots) .. ',' .. e.priority .. ',' .. e.group .. ',' .. e.weight .. ',' .. e.nonce .. ',' .. e.worker .. ';' .. e.payload
+  return e.state .. ',' .. e.nonce .. ',' .. e.worker .. ',' .. e.terms
 end
 
 function pool.get(id)
   if pool.dropped[id] then return nil end
-  return decode(id, redis.call('HGET', pool.entries, id))
+  return decode(id, call('HGET', pool.entries, id))
 end
 
 -- The entries of these ids, false where there is none. At most 4000.
 function pool.list(ids)
   local found = {}
   if #ids == 0 then return found end
-  local texts = redis.call('HMGET', pool.entries, unpack(ids))
+  local texts = call('HMGET', pool.entries, unpack(ids))
   for i = 1, #ids do found[i] = texts[i] and not pool.dropped[ids[i]] and decode(ids[i], texts[i]) end
   return found
 end
 
+-- Hints become grants, from text to text: of each id G (granted now, or before under this nonce), or N.
+function pool.grant(ids, nonce, worker)
+  local set, answer = pool.writes.set, {}
+  for i, text in ipairs(call('HMGET', pool.entries, unpack(ids))) do
+    local state, holder, terms = match(text or '', '^(%a),([^,]*),[^,]*,(.*)$')
+    if state == 'Q' then
+      set[#set + 1], set[#set + 2] = ids[i], 'R,' .. nonce .. ',' .. worker .. ',' .. terms
+      answer[i] = 'G'
+    else
+      answer[i] = state == 'R' and holder == nonce and 'G' or 'N'
+    end
+  end
+  return answer
+end
+
 function pool.put(e)
-  redis.call('HSET', pool.entries, e.id, encode(e))
+  call('HSET', pool.entries, e.id, encode(e))
 end
 
 -- As `put`, but written by `save`.
@@ -77,12 +105,12 @@ function pool.set(e)
 end
 
 function pool.open()
-  local v = redis.call('HMGET', pool.meta, 'slots', 'v', 'passed', 'horizon')
+  local v = call('HMGET', pool.meta, 'slots', 'v', 'passed', 'horizon')
   if not v[1] then return false end
   pool.slots, pool.v = tonumber(v[1]), tonumber(v[2]) or 0
   pool.passed, pool.horizon = tonumber(v[3]) or 0, tonumber(v[4]) or 0
-  pool.used = redis.call('SCARD', pool.held_key)
-  pool.busy_groups = redis.call('ZCARD', pool.groups)
+  pool.used = call('SCARD', pool.held_key)
+  pool.busy_groups = call('ZCARD', pool.groups)
   return true
 end
 
@@ -92,7 +120,7 @@ function pool.write()
   bulk('HDEL', pool.entries, w.del)
   bulk('SREM', pool.held_key, w.free)
   bulk('ZREM', pool.lease, w.unlease)
-  bulk('ZADD', pool.done, w.done)
+  bulk('SADD', pool.done, w.done)
   bulk('HSET', pool.entries, w.set)
   bulk('SADD', pool.held_key, w.hold)
   for group, items in pairs(w.wait) do bulk('ZADD', pool.prefix .. 'wait:' .. group, items) end
@@ -103,21 +131,21 @@ end
 function pool.save()
   pool.write()
   if pool.dirty then
-    redis.call('HSET', pool.meta, 'v', string.format('%.6f', pool.v), 'passed', string.format('%d', pool.passed))
+    call('HSET', pool.meta, 'v', format('%.6f', pool.v), 'passed', format('%d', pool.passed))
   end
-  local minute = pool.prefix .. 'shares:' .. string.format('%d', math.floor(pool.now / 60000))
+  local minute = pool.prefix .. 'shares:' .. format('%d', math.floor(pool.now / 60000))
   for group, slots in pairs(pool.shares) do
-    if redis.call('HINCRBY', minute, group, slots) == slots then redis.call('EXPIRE', minute, 900) end
+    if call('HINCRBY', minute, group, slots) == slots then call('EXPIRE', minute, 900) end
   end
 end
 
 -- The only place that puts work on a stream, so that waking a worker can't be forgotten.
 function pool.push(e)
-  redis.call('XADD', pool.stream, '*', 'id', e.id, 'payload', e.payload)
+  call('XADD', pool.stream, '*', 'id', e.id, 'payload', e.payload)
 end
 
 local function place(id, slot)
-  return slot == 1 and id or id .. '#' .. string.format('%d', slot)
+  return slot == 1 and id or id .. '#' .. format('%d', slot)
 end
 
 function pool.hold(e)
@@ -132,7 +160,7 @@ end
 
 -- `since`: when its run was created.
 function pool.wait(e, since)
-  e.state, e.nonce = 'W', string.format('%d', pool.now)
+  e.state, e.nonce = 'W', format('%d', pool.now)
   pool.set(e)
   local items = pool.writes.wait[e.group]
   if not items then
@@ -144,9 +172,9 @@ function pool.wait(e, since)
   items[#items + 1] = e.id
   if not pool.known[e.group] then
     pool.known[e.group] = true
-    if not redis.call('ZSCORE', pool.groups, e.group) then
-      local tag = tonumber(redis.call('ZSCORE', pool.prefix .. 'tags', e.group) or 0)
-      redis.call('ZADD', pool.groups, string.format('%.6f', math.max(pool.v, tag)), e.group)
+    if not call('ZSCORE', pool.groups, e.group) then
+      local tag = tonumber(call('ZSCORE', pool.prefix .. 'tags', e.group) or 0)
+      call('ZADD', pool.groups, format('%.6f', math.max(pool.v, tag)), e.group)
       pool.busy_groups = pool.busy_groups + 1
     end
   end
@@ -157,21 +185,21 @@ end
 -- The group has this virtual time now; one in which nobody waits is remembered only as long as it is ahead: an idle group
 -- saves no credit, and leaving is no way to lose a debt.
 local function after(group, tag)
-  if redis.call('EXISTS', pool.prefix .. 'wait:' .. group) == 1 then
-    return redis.call('ZADD', pool.groups, string.format('%.6f', tag), group)
+  if call('EXISTS', pool.prefix .. 'wait:' .. group) == 1 then
+    return call('ZADD', pool.groups, format('%.6f', tag), group)
   end
-  pool.busy_groups = pool.busy_groups - redis.call('ZREM', pool.groups, group)
+  pool.busy_groups = pool.busy_groups - call('ZREM', pool.groups, group)
   pool.known[group] = nil
-  redis.call('ZREMRANGEBYSCORE', pool.prefix .. 'tags', '-inf', string.format('%.6f', pool.v))
-  redis.call('ZADD', pool.prefix .. 'tags', string.format('%.6f', tag), group)
+  call('ZREMRANGEBYSCORE', pool.prefix .. 'tags', '-inf', format('%.6f', pool.v))
+  call('ZADD', pool.prefix .. 'tags', format('%.6f', tag), group)
 end
 
 -- The first of a group that has not been given out, and its entry; read `count` at a time.
 local function head(g, count)
   if g.at > #g.ids then
-    g.ids, g.at = redis.call('ZRANGE', pool.prefix .. 'wait:' .. g.name, #g.gone, #g.gone + count - 1), 1
+    g.ids, g.at = call('ZRANGE', pool.prefix .. 'wait:' .. g.name, #g.gone, #g.gone + count - 1), 1
     if #g.ids == 0 then return nil end
-    g.texts = redis.call('HMGET', pool.entries, unpack(g.ids))
+    g.texts = call('HMGET', pool.entries, unpack(g.ids))
   end
   local id = g.ids[g.at]
   return id, decode(id, g.texts[g.at])
@@ -195,7 +223,7 @@ end
 -- Heads of groups in turn, as long as each fits. Returns how many were given slots, and whether more may be.
 local function admit_heads(limit)
   local look, groups = math.max(pool.LOOK, math.min(limit, 100)), {}
-  local list = redis.call('ZRANGE', pool.groups, 0, look, 'WITHSCORES')
+  local list = call('ZRANGE', pool.groups, 0, look, 'WITHSCORES')
   for i = 1, #list, 2 do groups[#groups + 1] = { name = list[i], tag = tonumber(list[i + 1]), gone = {}, ids = {}, at = 1 } end
   local beyond = #groups > look and table.remove(groups) or nil
   local given, more, touched = 0, true, {}
@@ -231,9 +259,9 @@ end
 -- were given past it: then it is waited for. Returns its group, the group's virtual time, its id and its entry.
 local function next_that_fits()
   local free, first = pool.slots - pool.used, true
-  local groups = redis.call('ZRANGE', pool.groups, 0, pool.LOOK - 1, 'WITHSCORES')
+  local groups = call('ZRANGE', pool.groups, 0, pool.LOOK - 1, 'WITHSCORES')
   for g = 1, #groups, 2 do
-    for _, id in ipairs(redis.call('ZRANGE', pool.prefix .. 'wait:' .. groups[g], 0, first and 0 or pool.LOOK - 1)) do
+    for _, id in ipairs(call('ZRANGE', pool.prefix .. 'wait:' .. groups[g], 0, first and 0 or pool.LOOK - 1)) do
       local e = pool.get(id)
       if not e or e.slots <= free then
         if not first then pool.passed = pool.passed + (e and e.slots or 0) end
@@ -250,7 +278,7 @@ end
 local function admit_past()
   local group, tag, id, e = next_that_fits()
   if not group then return false end
-  redis.call('ZREM', pool.prefix .. 'wait:' .. group, id)
+  call('ZREM', pool.prefix .. 'wait:' .. group, id)
   pool.v, pool.dirty = math.max(pool.v, tag), true
   if e then
     tag = tag + e.slots / tonumber(e.weight)
@@ -284,9 +312,9 @@ function pool.drop(e)
   w.del[#w.del + 1] = e.id
   if e.state == 'W' then
     local key = pool.prefix .. 'wait:' .. e.group
-    redis.call('ZREM', key, e.id)
-    if redis.call('EXISTS', key) == 0 then
-      pool.busy_groups = pool.busy_groups - redis.call('ZREM', pool.groups, e.group)
+    call('ZREM', key, e.id)
+    if call('EXISTS', key) == 0 then
+      pool.busy_groups = pool.busy_groups - call('ZREM', pool.groups, e.group)
       pool.known[e.group] = nil
     end
   else
@@ -294,23 +322,35 @@ function pool.drop(e)
     pool.used = pool.used - e.slots
     w.unlease[#w.unlease + 1] = e.id
   end
-  w.done[#w.done + 1], w.done[#w.done + 2] = pool.now, e.id
+  w.done[#w.done + 1] = e.id
 end
 
+-- Those of these ids that left lately: true by their places in the list.
+function pool.gone(ids)
+  if #ids == 0 then return ids end
+  local gone = call('SMISMEMBER', pool.done, unpack(ids))
+  local before = call('SMISMEMBER', pool.done_before, unpack(ids))
+  for i = 1, #ids do gone[i] = gone[i] + before[i] > 0 end
+  return gone
+end
+
+-- Who left lately is kept in two sets, the older of which goes as a whole; the horizon is when its last one had come.
 function pool.trim_done()
-  if redis.call('ZCARD', pool.done) <= 2 * pool.KEEP_DONE then return end
-  local last = redis.call('ZRANGE', pool.done, pool.KEEP_DONE - 1, pool.KEEP_DONE - 1, 'WITHSCORES')
-  redis.call('HSET', pool.meta, 'horizon', last[2])
-  redis.call('ZREMRANGEBYRANK', pool.done, 0, pool.KEEP_DONE - 1)
+  if call('SCARD', pool.done) < pool.KEEP_DONE then return end
+  local turned = call('HGET', pool.meta, 'turned')
+  if turned then call('HSET', pool.meta, 'horizon', turned) end
+  call('HSET', pool.meta, 'turned', pool.now)
+  call('UNLINK', pool.done_before)
+  call('RENAME', pool.done, pool.done_before)
 end
 
 -- The refusal for callers with an outdated token: a pool remembers the highest fence it has seen from each.
 function pool.refused(name, fence)
-  local seen = tonumber(redis.call('HGET', pool.meta, 'fence:' .. name) or '0')
+  local seen = tonumber(call('HGET', pool.meta, 'fence:' .. name) or '0')
   if tonumber(fence) < seen then
-    return redis.error_reply('FENCED ' .. name .. ' shows fence ' .. fence .. ', this pool has seen ' .. string.format('%d', seen))
+    return redis.error_reply('FENCED ' .. name .. ' shows fence ' .. fence .. ', this pool has seen ' .. format('%d', seen))
   end
-  if tonumber(fence) > seen then redis.call('HSET', pool.meta, 'fence:' .. name, fence) end
+  if tonumber(fence) > seen then call('HSET', pool.meta, 'fence:' .. name, fence) end
 end
 local prefix = KEYS[1]
 local fence = ARGV[1]

@@ -21,6 +21,12 @@ function lease.refused(owner, meta, token)
   redis.call('HINCRBY', meta, 'refused', 1)
   return redis.error_reply('FENCED ' .. token .. ' is not the owner; ' .. (current or 'nobody') .. ' is')
 end
+-- What every step needs, without being looked up each time. Nothing is there yet when a library is loaded: `begin` looks.
+local call, match, find, format
+
+local function look_up()
+  call, match, find, format = redis.call, string.match, string.find, string.format
+end
 -- One command for a key and many values, in parts: Lua's unpack ends at 8000.
 local function bulk(command, key, list)
   for i = 1, #list, 4000 do redis.call(command, key, unpack(list, i, math.min(i + 3999, #list))) end
@@ -41,7 +47,7 @@ local PATTERN = '^(%a)(%d+),(%d*),(%d*),(%d*),(%d*),(%d*),(%d*),(%d*)$'
 
 -- Whether a field's value, as far as it is known, is a record.
 function record.decided(value)
-  return value and string.find(value, '^%a') ~= nil
+  return value and string.byte(value) > 57 -- a letter
 end
 
 function record.decode(value)
@@ -149,7 +155,7 @@ function plan.open(prefix, dag, digest)
   local p = plan.kept[key]
   if not p then
     if plan.count > plan.KEEP then plan.kept, plan.count = {}, 0 end
-    p = { key = key, tasks = {}, downstream = {} }
+    p = { key = key, tasks = {}, downstream = {}, below = {} }
     plan.kept[key] = p
   end
   return p
@@ -169,7 +175,7 @@ function plan.task(p, index)
   if task then return task end
   local pool, slots, priority, retries, delay, backoff, max_delay, jitter, timeout, grace, flags, max_active =
     string.match(redis.call('HGET', p.key, index), TASK)
-  task = { pool = pool, slots = slots, priority = priority, retries = tonumber(retries), delay = tonumber(delay),
+  task = { pool = pool, place = slots .. ',' .. priority .. ',', slots = slots, priority = priority, retries = tonumber(retries), delay = tonumber(delay),
     backoff = tonumber(backoff), max_delay = tonumber(max_delay), jitter = tonumber(jitter),
     timeout = tonumber(timeout) or 0, grace = tonumber(grace) or 0, allow_failure = string.find(flags, 'a', 1, true) ~= nil,
     keyed = string.find(flags, 'k', 1, true) ~= nil, max_active = tonumber(max_active) or 0 }
@@ -187,6 +193,16 @@ function plan.downstream(p, index)
   p.downstream[index] = text or ''
   plan.count = plan.count + 1
   return text or ''
+end
+
+-- The indexes of its direct downstream.
+function plan.below(p, index)
+  local below = p.below[index]
+  if below then return below end
+  below = {}
+  for child in string.gmatch(plan.downstream(p, index), '(%d+):%d+:%a') do below[#below + 1] = child end
+  p.below[index] = below
+  return below
 end
 
 -- The downstream task at a position: child, its number of upstreams, its rule, the next position; nil at the end.
@@ -238,9 +254,10 @@ local run = {}
 
 -- A function outlives its call: every script begins with this.
 function run.begin(prefix, inbox, now)
+  look_up()
   run.prefix, run.inbox, run.now, run.budget = prefix, inbox, now, 500
   run.dags, run.opened, run.limits, run.touched, run.woken, run.changed, run.moved = {}, {}, {}, {}, {}, {}, {}
-  run.offers, run.ended, run.work, run.next_work = {}, {}, {}, 1
+  run.offers, run.ended, run.work, run.next_work, run.wanted = {}, {}, {}, 1, {}
 end
 
 -- ---------------------------------------------------------------- looking
@@ -248,7 +265,7 @@ end
 function run.dag(id)
   local d = run.dags[id]
   if d ~= nil then return d end
-  local v = redis.call('HMGET', run.prefix .. 'dag:' .. id, 'version', 'team', 'paused', 'max_active_runs', 'max_active_tasks', 'generation', 'digest', 'deleted')
+  local v = call('HMGET', run.prefix .. 'dag:' .. id, 'version', 'team', 'paused', 'max_active_runs', 'max_active_tasks', 'generation', 'digest', 'deleted')
   d = false
   if v[1] then
     local p = run.prefix
@@ -268,16 +285,16 @@ end
 -- date, kind, flags, digest of the definition (a DAG that was lost or deleted and made again begins with version 1 anew).
 -- (16 fields: with more, Lua's table would take twice the memory.)
 local function new(d, path, id, state, head, left, failed)
-  local version, digest, kind, logical, created, flags = string.match(head, '^(%d+),(%w+),(%a+),(%-?%d*),(%d+),(%a*)$')
+  local version, digest, kind, logical, created, flags = match(head, '^(%d+),(%w+),(%a+),(%-?%d*),(%d+),(%a*)$')
   local r = { dag = d, id = id, path = path, key = run.key('run', d.id, id), state = state, head = head,
     payload = version .. ',' .. logical .. ',' .. kind .. ',' .. flags .. ',' .. digest, created = tonumber(created), flags = flags, plan = plan.open(run.prefix, d.id, digest), left = tonumber(left), failed = tonumber(failed) or 0,
-    counted = false, values = {}, set = {}, marks = {} }
+    counted = false, values = {}, dirty = {}, set = {}, marks = {} }
   run.opened[path] = r
   return r
 end
 
 function run.create(d, id, kind, logical, flags, left, nonce)
-  local head = d.version .. ',' .. d.digest .. ',' .. kind .. ',' .. logical .. ',' .. string.format('%d', run.now) .. ',' .. flags
+  local head = d.version .. ',' .. d.digest .. ',' .. kind .. ',' .. logical .. ',' .. format('%d', run.now) .. ',' .. flags
   local r = new(d, d.name .. '/' .. id, id, 'queued', head, left)
   r.set, run.changed[r] = { 'state', 'queued', 'head', head, 'left', left, 'nonce', nonce }, true
   return r
@@ -288,32 +305,61 @@ function run.open(name, id)
   return run.at(name .. '/' .. id)
 end
 
--- The same by its path, `dag[~generation]/run`; with the value of a task's field in the same command, if one is named.
-function run.at(path, index)
+-- The same by its path, `dag[~generation]/run`.
+function run.at(path)
   local r = run.opened[path]
   if r ~= nil then return r or nil end
   run.opened[path] = false
-  local dag, generation, id = string.match(path, '^([^~/]+)~?(%d*)/(.+)$')
+  local dag, generation, id = match(path, '^([^~/]+)~?(%d*)/(.+)$')
   local d = dag and run.dag(dag)
   if not d or generation ~= (d.generation == '0' and '' or d.generation) then return nil end
-  local v = redis.call('HMGET', run.key('run', dag, id), 'state', 'head', 'left', 'failed', 'cleared', 'frozen', index or 'state')
+  local names = run.wanted_fields(d, path)
+  local v = call('HMGET', run.key('run', dag, id), unpack(names))
   if not v[1] then return nil end
   r = new(d, path, id, v[1], v[2], v[3], v[4])
   if v[5] then r.cleared = v[5] end
   if v[6] then r.frozen = v[6] end
-  if index then r.values[index] = v[7] end
+  for i = 7, #names do r.values[names[i]] = v[i] end
   return r
+end
+
+-- Reports about these tasks come next: their fields, and those of the tasks below them, are read with the run.
+function run.want(path, index)
+  local wanted = run.wanted[path]
+  if not wanted then
+    wanted = {}
+    run.wanted[path] = wanted
+  end
+  wanted[#wanted + 1] = index
+end
+
+local HEAD, MOST = { 'state', 'head', 'left', 'failed', 'cleared', 'frozen' }, 100
+
+-- The plan of most runs is that of the DAG's present version; if it is not, some fields are read one by one later.
+function run.wanted_fields(d, path)
+  local wanted = run.wanted[path]
+  if not wanted then return HEAD end
+  local names, p = { unpack(HEAD) }, plan.open(run.prefix, d.id, d.digest)
+  for _, index in ipairs(wanted) do
+    if #names > MOST then break end
+    names[#names + 1] = index
+    local below = plan.below(p, index)
+    if #below <= MOST then
+      for i = 1, #below do names[#names + 1] = below[i] end
+    end
+  end
+  return names
 end
 
 -- The logical date (ms), '' for none.
 function run.logical(r)
-  return string.match(r.head, '^%d+,%w+,%a+,(%-?%d*),')
+  return match(r.head, '^%d+,%w+,%a+,(%-?%d*),')
 end
 
 -- Its place among the queued runs of its DAG: the logical date, or when it was created.
 function run.order(r)
   local logical = run.logical(r)
-  return logical ~= '' and logical or string.format('%d', r.created)
+  return logical ~= '' and logical or format('%d', r.created)
 end
 
 function run.ready_key(r)
@@ -321,14 +367,14 @@ function run.ready_key(r)
 end
 
 function run.is_backfill(r)
-  return string.find(r.payload, ',backfill,', 1, true) ~= nil
+  return find(r.payload, ',backfill,', 1, true) ~= nil
 end
 
 -- A task's field, false for none.
 function run.value(r, index)
   local value = r.values[index]
   if value == nil then
-    value = redis.call('HGET', r.key, index)
+    value = call('HGET', r.key, index)
     r.values[index] = value
   end
   return value
@@ -339,15 +385,15 @@ function run.record(r, index)
   return record.decode(run.value(r, index))
 end
 
--- The run, index and attempt number (as text) that an attempt id names.
-function run.named(id)
-  local path, index, attempt = string.match(id, '^([^/]+/[^/]+)/(%d+)/(%d+)$')
-  return path and run.at(path, index), index, attempt
+-- The path of the run, index and attempt number (as text) that an attempt id names.
+function run.parts(id)
+  return match(id, '^([^/]+/[^/]+)/(%d+)/(%d+)$')
 end
 
 -- The run, index, record and attempt number that an attempt id names; the record is nil if the task is in `none`.
 function run.attempt(id)
-  local r, index, attempt = run.named(id)
+  local path, index, attempt = run.parts(id)
+  local r = path and run.at(path)
   if not r then return nil end
   return r, index, run.record(r, index), tonumber(attempt)
 end
@@ -361,8 +407,8 @@ function run.note(r, field, value)
 end
 
 function run.set(r, index, value)
-  r.values[index] = value
-  run.note(r, index, value)
+  r.values[index], r.dirty[index] = value, true
+  run.changed[r] = true
 end
 
 function run.put(r, index, rec)
@@ -388,22 +434,24 @@ end
 
 local function write_run(r)
   if r.counted then
-    run.note(r, 'left', string.format('%d', r.left))
-    run.note(r, 'failed', string.format('%d', r.failed))
+    run.note(r, 'left', format('%d', r.left))
+    run.note(r, 'failed', format('%d', r.failed))
     r.counted = false
   end
-  if #r.set > 0 then
-    bulk('HSET', r.key, r.set)
-    r.set = {}
+  local set = r.set
+  for index in pairs(r.dirty) do set[#set + 1], set[#set + 2] = index, r.values[index] end
+  if #set > 0 then
+    bulk('HSET', r.key, set)
+    r.set, r.dirty = {}, {}
   end
   if not next(r.marks) then return end
   local key = run.ready_key(r)
   local some = move(r.marks, key)
   r.marks = {}
   if some then
-    redis.call('ZADD', run.prefix .. 'outbox', 'NX', run.now, r.path)
-  elseif redis.call('EXISTS', key) == 0 then
-    redis.call('ZREM', run.prefix .. 'outbox', r.path)
+    call('ZADD', run.prefix .. 'outbox', 'NX', run.now, r.path)
+  elseif call('EXISTS', key) == 0 then
+    call('ZREM', run.prefix .. 'outbox', r.path)
   end
 end
 
@@ -418,30 +466,35 @@ function run.write()
 end
 
 function run.since(r, ms)
-  return string.format('%d', math.max(0, ms - r.created))
+  return format('%d', math.max(0, ms - r.created))
+end
+
+-- The same of now.
+local function since_now(r)
+  local since = r.now or run.since(r, run.now)
+  r.now = since
+  return since
 end
 
 -- ---------------------------------------------------------------- ready: limits, outbox, offers
 
+-- `terms` is what pools go by: <slots>,<priority>,<group>,<weight>;<payload>.
 function run.offer(r, index, attempt)
-  local task, d, o = plan.task(r.plan, index), r.dag, run.offers
-  local backfill, n = run.is_backfill(r), #run.offers
-  o[n + 1] = r.path .. '/' .. index .. '/' .. string.format('%d', attempt)
+  local task, o = plan.task(r.plan, index), run.offers
+  local n = #o
+  if not r.terms then r.terms = run.is_backfill(r) and r.dag.team .. '!backfill,0.2;' .. r.payload or r.dag.team .. ',1;' .. r.payload end
+  o[n + 1] = r.path .. '/' .. index .. '/' .. attempt
   o[n + 2] = task.pool
-  o[n + 3] = task.slots
-  o[n + 4] = task.priority
-  o[n + 5] = backfill and d.team .. '!backfill' or d.team
-  o[n + 6] = backfill and '0.2' or '1'
-  o[n + 7] = r.payload
-  o[n + 8] = string.format('%d', r.created)
+  o[n + 3] = task.place .. r.terms
+  o[n + 4] = format('%d', r.created)
 end
 
 -- Everything in its ready set, once more.
 function run.offer_ready(r)
   run.write()
-  for _, index in ipairs(redis.call('SMEMBERS', run.ready_key(r))) do
+  for _, index in ipairs(call('SMEMBERS', run.ready_key(r))) do
     local rec = run.record(r, index)
-    if rec and rec.state == 'r' then run.offer(r, index, rec.attempt) end
+    if rec and rec.state == 'r' then run.offer(r, index, format('%d', rec.attempt)) end
   end
 end
 
@@ -451,7 +504,7 @@ function run.limit(d, name, max)
   local l = run.limits[name]
   if not l then
     l = { dag = d, name = name, max = max, places = {}, busy_key = run.prefix .. 'busy:' .. name, parked_key = run.prefix .. 'parked:' .. name }
-    l.busy, l.parked = redis.call('SCARD', l.busy_key), redis.call('ZCARD', l.parked_key)
+    l.busy, l.parked = call('SCARD', l.busy_key), call('ZCARD', l.parked_key)
     run.limits[name] = l
   end
   return l
@@ -462,7 +515,7 @@ function run.limits_of(r, index)
   local d, task = r.dag, plan.task(r.plan, index)
   d.limits = d.limits or { run.limit(d, d.id, d.paused and 0 or d.max_tasks) }
   if task.max_active == 0 then return d.limits end
-  local key = task.keyed and redis.call('HGET', run.key('keys', d.id, r.id), index)
+  local key = task.keyed and call('HGET', run.key('keys', d.id, r.id), index)
   return { d.limits[1], run.limit(d, d.id .. ':' .. (key and 'key:' .. key or index), task.max_active) }
 end
 
@@ -483,14 +536,15 @@ function run.unready(r, index)
 end
 
 -- A ready task takes its place under all of its limits and goes into its run's ready set, from which it is offered;
--- or it is parked at the first limit that is full, and holds no place meanwhile. `jump`: it was first in line at that one.
+-- or it is parked at the first limit that is full, and holds no place meanwhile. `attempt` is text. `jump`: it was first in
+-- line at that one.
 function run.admit(r, index, attempt, jump)
   local limits, member = run.limits_of(r, index), r.id .. '/' .. index
   for _, l in ipairs(limits) do
     if l.busy >= l.max or (l.parked > 0 and l ~= jump) then
       -- Smaller goes first: priority, then the age of the run; both parts together stay below 2^53.
       local priority = tonumber(plan.task(r.plan, index).priority)
-      redis.call('ZADD', l.parked_key, (1000 - priority) * 4000000000000 + r.created, member)
+      call('ZADD', l.parked_key, (1000 - priority) * 4000000000000 + r.created, member)
       l.parked = l.parked + 1
       run.touched[l.name] = l
       return
@@ -504,14 +558,14 @@ end
 
 function run.ready(r, index, rec)
   if not rec and not r.cleared then
-    run.set(r, index, record.first(run.since(r, run.now)))
-    return run.admit(r, index, 1)
+    run.set(r, index, record.first(since_now(r)))
+    return run.admit(r, index, '1')
   end
-  local last = rec and rec.attempt or tonumber(redis.call('HGET', run.key('tries', r.dag.id, r.id), 'last' .. index)) or 0
+  local last = rec and rec.attempt or tonumber(call('HGET', run.key('tries', r.dag.id, r.id), 'last' .. index)) or 0
   local attempt = last + 1
   run.put(r, index, { state = 'r', attempt = attempt, failures = rec and rec.failures or 0, losses = rec and rec.losses or 0,
-    ready = run.since(r, run.now), queued = '', started = '', ended = '', worker = '' })
-  run.admit(r, index, attempt)
+    ready = since_now(r), queued = '', started = '', ended = '', worker = '' })
+  run.admit(r, index, format('%d', attempt))
 end
 
 -- The task stops occupying its limits, from whatever live state it was in. A parked one occupies none.
@@ -520,7 +574,7 @@ function run.leave(r, index, state)
   if state == 'r' then
     run.unready(r, index)
     for _, l in ipairs(limits) do
-      if l.parked > 0 and redis.call('ZREM', l.parked_key, member) == 1 then l.parked, parked = l.parked - 1, true end
+      if l.parked > 0 and call('ZREM', l.parked_key, member) == 1 then l.parked, parked = l.parked - 1, true end
     end
   end
   for _, l in ipairs(limits) do
@@ -534,22 +588,37 @@ function run.unpark(l)
   while l.parked > 0 and l.busy < l.max do
     if run.budget <= 0 then return run.continue('unpark', l.name, '', l.max) end
     run.budget = run.budget - 1
-    local member = redis.call('ZPOPMIN', l.parked_key)[1]
+    local member = call('ZPOPMIN', l.parked_key)[1]
     l.parked = l.parked - 1
-    local id, index = string.match(member, '^([^/]+)/(%d+)$')
+    local id, index = match(member, '^([^/]+)/(%d+)$')
     local r = run.open(l.dag.name, id)
     local rec = r and run.record(r, index)
-    if rec and rec.state == 'r' then run.admit(r, index, rec.attempt, l) end
+    if rec and rec.state == 'r' then run.admit(r, index, format('%d', rec.attempt), l) end
   end
 end
 
-function run.queued(id)
-  local r, index, attempt = run.named(id)
-  local value = r and run.value(r, index)
-  value = value and record.queue(value, attempt, run.since(r, run.now))
-  if not value then return end
-  run.set(r, index, value)
-  run.unready(r, index)
+-- What is said of these attempts is `run.queued`, when all that is wanted of their runs is known.
+function run.taken(ids)
+  local taken = {}
+  for _, id in ipairs(ids) do
+    local path, index, attempt = run.parts(id)
+    taken[#taken + 1], taken[#taken + 2], taken[#taken + 3] = path, index, attempt
+    run.want(path, index)
+  end
+  return taken
+end
+
+-- Pools have these attempts.
+function run.queued(taken)
+  for i = 1, #taken, 3 do
+    local r, index = run.at(taken[i]), taken[i + 1]
+    local value = r and run.value(r, index)
+    value = value and record.queue(value, taken[i + 2], since_now(r))
+    if value then
+      run.set(r, index, value)
+      run.unready(r, index)
+    end
+  end
 end
 
 function run.running(r, index, rec, since, worker)
@@ -561,11 +630,11 @@ end
 -- ---------------------------------------------------------------- settling
 
 function run.continue(kind, id, outcome, offset)
-  redis.call('XADD', run.inbox, '*', 'kind', kind, 'id', id, 'outcome', outcome or '', 'ms', offset or 0)
+  call('XADD', run.inbox, '*', 'kind', kind, 'id', id, 'outcome', outcome or '', 'ms', offset or 0)
 end
 
 function run.archive(r, index, rec, outcome, reason)
-  redis.call('HSET', run.key('tries', r.dag.id, r.id), index .. '.' .. string.format('%d', rec.attempt),
+  call('HSET', run.key('tries', r.dag.id, r.id), index .. '.' .. format('%d', rec.attempt),
     outcome .. ',' .. rec.started .. ',' .. rec.ended .. ',' .. rec.worker .. ',' .. reason)
 end
 
@@ -591,54 +660,59 @@ end
 function run.end_as(r, state)
   local d = r.dag
   if r.state == 'queued' then
-    redis.call('ZREM', d.queue_key, r.id)
-    redis.call('ZREM', run.prefix .. 'queued_runs', d.id .. '/' .. r.id)
+    call('ZREM', d.queue_key, r.id)
+    call('ZREM', run.prefix .. 'queued_runs', d.id .. '/' .. r.id)
   end
   r.state, r.marks = state, {}
   run.note(r, 'state', state)
-  run.note(r, 'ended', string.format('%d', run.now))
-  redis.call('DEL', run.ready_key(r))
-  redis.call('ZREM', run.prefix .. 'outbox', r.path)
-  redis.call('SREM', d.active_key, r.id)
-  redis.call('ZREM', run.prefix .. 'running_runs', d.id .. '/' .. r.id)
-  redis.call('ZADD', run.prefix .. 'ended', run.now, r.path)
+  run.note(r, 'ended', format('%d', run.now))
+  call('DEL', run.ready_key(r))
+  call('ZREM', run.prefix .. 'outbox', r.path)
+  call('SREM', d.active_key, r.id)
+  call('ZREM', run.prefix .. 'running_runs', d.id .. '/' .. r.id)
+  call('ZADD', run.prefix .. 'ended', run.now, r.path)
   if run.is_backfill(r) then run.leave_backfill(r, state) end
   if state == 'success' then run.hook(r, 'success') elseif state == 'failed' then run.hook(r, 'failure') end
   local e = run.ended
   e[#e + 1] = d.id .. '/' .. r.id
   e[#e + 1] = state
-  e[#e + 1] = string.format('%d', run.now - (tonumber(redis.call('HGET', r.key, 'started')) or run.now))
+  e[#e + 1] = format('%d', run.now - (tonumber(call('HGET', r.key, 'started')) or run.now))
   run.start_next(d)
 end
 
 -- What the DAG wants to be told is put into an outbox in the same step; the owner delivers it, at least once.
 function run.hook(r, event)
-  if string.find(plan.head(r.plan).hooks, event, 1, true) then
-    redis.call('ZADD', run.prefix .. 'hooks', run.now, r.path .. '/' .. event .. '/' .. string.format('%d', run.now))
+  if find(plan.head(r.plan).hooks, event, 1, true) then
+    call('ZADD', run.prefix .. 'hooks', run.now, r.path .. '/' .. event .. '/' .. format('%d', run.now))
   end
 end
 
 -- A run of a backfill makes room for its next one.
 function run.leave_backfill(r, state)
-  local id = redis.call('HGET', r.key, 'backfill')
+  local id = call('HGET', r.key, 'backfill')
   if not id then return end
   local key = run.key('backfill', r.dag.id, id)
-  if redis.call('SREM', run.key('backfill_runs', r.dag.id, id), r.id) == 0 then return end
-  redis.call('HINCRBY', key, state, 1)
-  if redis.call('HGET', key, 'state') == 'running' then redis.call('ZADD', run.prefix .. 'backfill_look', 0, r.dag.id .. '/' .. id) end
+  if call('SREM', run.key('backfill_runs', r.dag.id, id), r.id) == 0 then return end
+  call('HINCRBY', key, state, 1)
+  if call('HGET', key, 'state') == 'running' then call('ZADD', run.prefix .. 'backfill_look', 0, r.dag.id .. '/' .. id) end
 end
 
 -- One downstream task hears that an upstream settled.
 local function tell(r, child, n, rule, letter)
-  if record.decided(r.values[child]) then return end
-  local packed = redis.pcall('HINCRBY', r.key, child, record.CLASS[letter])
-  if type(packed) ~= 'number' then return end -- it has a record: decided already
-  r.values[child] = nil
-  local verdict = rules.decide[rule](n, record.counts(packed))
+  local value = run.value(r, child)
+  if record.decided(value) then return end
+  local counters, verdict = (value or 0) + record.CLASS[letter], nil
+  if rule == 'a' and counters < record.FAILED then -- the commonest: all have succeeded so far
+    verdict = counters == n and 'r'
+  else
+    verdict = rules.decide[rule](n, record.counts(counters))
+  end
   if verdict == 'r' then
     run.ready(r, child)
   elseif verdict then
     run.settle(r, child, nil, verdict)
+  else
+    run.set(r, child, format('%d', counters))
   end
 end
 
@@ -651,7 +725,7 @@ end
 local function skipped_by_choice(item)
   if item.letter ~= 's' then return {} end
   local set = {}
-  local list = redis.call('HGET', run.key('tries', item.r.dag.id, item.r.id), 'branch' .. item.index)
+  local list = call('HGET', run.key('tries', item.r.dag.id, item.r.id), 'branch' .. item.index)
   for child in string.gmatch(list or '', '%d+') do set[child] = true end
   return set
 end
@@ -663,7 +737,7 @@ function run.spread()
     local r = item.r
     if r.state == 'running' then
       local downstream = plan.downstream(r.plan, item.index)
-      local chosen_not = string.find(r.flags, 'b', 1, true) and skipped_by_choice(item) or {}
+      local chosen_not = find(r.flags, 'b', 1, true) and skipped_by_choice(item) or {}
       local child, n, rule, position = plan.child(downstream, item.position)
       while child and r.state == 'running' do
         if run.budget <= 0 then return run.put_back() end
@@ -681,7 +755,7 @@ function run.put_back()
   for i = run.next_work, #run.work do
     local item = run.work[i]
     run.continue('spread', item.r.path .. '/' .. item.index .. '/0', item.letter, item.position)
-    redis.call('HINCRBY', item.r.key, 'pending', 1)
+    call('HINCRBY', item.r.key, 'pending', 1)
   end
   run.next_work = #run.work + 1
 end
@@ -693,16 +767,16 @@ function run.fail(r, index, rec, reason, final, retry_ms)
   rec.failures, rec.losses = rec.failures + 1, 0
   run.archive(r, index, rec, 'failed', reason)
   if final or rec.failures > task.retries then return run.settle(r, index, rec, 'f') end
-  local delay = retry_ms and math.min(retry_ms, retry.CEILING) or retry.delay_ms(task, rec.failures, r.id .. '/' .. index .. '/' .. string.format('%d', rec.attempt))
+  local delay = retry_ms and math.min(retry_ms, retry.CEILING) or retry.delay_ms(task, rec.failures, r.id .. '/' .. index .. '/' .. format('%d', rec.attempt))
   if delay <= 0 then return run.ready(r, index, rec) end
   rec.state = 'w'
   run.put(r, index, rec)
-  redis.call('ZADD', run.prefix .. 'timers', run.now + delay, 'retry/' .. r.path .. '/' .. index .. '/' .. string.format('%d', rec.attempt))
+  call('ZADD', run.prefix .. 'timers', run.now + delay, 'retry/' .. r.path .. '/' .. index .. '/' .. format('%d', rec.attempt))
 end
 
 -- Whoever held the attempt at its pool is to be told; the owner passes it on and takes it off this set.
 function run.stop(r, index, attempt)
-  redis.call('SADD', run.prefix .. 'stops', plan.task(r.plan, index).pool .. '/' .. r.path .. '/' .. index .. '/' .. string.format('%d', attempt))
+  call('SADD', run.prefix .. 'stops', plan.task(r.plan, index).pool .. '/' .. r.path .. '/' .. index .. '/' .. format('%d', attempt))
   run.woken[r.path] = true
 end
 
@@ -724,19 +798,19 @@ end
 function run.start(r, fresh)
   r.state = 'running'
   run.note(r, 'state', 'running')
-  run.note(r, 'started', string.format('%d', run.now))
-  redis.call('SADD', r.dag.active_key, r.id)
-  if not fresh then redis.call('ZREM', run.prefix .. 'queued_runs', r.dag.id .. '/' .. r.id) end
-  redis.call('ZADD', run.prefix .. 'running_runs', run.now, r.dag.id .. '/' .. r.id)
+  run.note(r, 'started', format('%d', run.now))
+  call('SADD', r.dag.active_key, r.id)
+  if not fresh then call('ZREM', run.prefix .. 'queued_runs', r.dag.id .. '/' .. r.id) end
+  call('ZADD', run.prefix .. 'running_runs', run.now, r.dag.id .. '/' .. r.id)
   local timeout = plan.head(r.plan).run_timeout
-  if timeout > 0 then redis.call('ZADD', run.prefix .. 'timers', run.now + timeout, 'expire/' .. r.path) end
-  if not fresh and redis.call('HEXISTS', r.key, 'reopen') == 1 then run.reopen(r) else run.roots(r, 0) end
+  if timeout > 0 then call('ZADD', run.prefix .. 'timers', run.now + timeout, 'expire/' .. r.path) end
+  if not fresh and call('HEXISTS', r.key, 'reopen') == 1 then run.reopen(r) else run.roots(r, 0) end
 end
 
 -- A run that was cleared goes on with the tasks that are listed in `reopen`.
 function run.reopen(r)
   local rest = {}
-  for index in string.gmatch(redis.call('HGET', r.key, 'reopen') or '', '%d+') do
+  for index in string.gmatch(call('HGET', r.key, 'reopen') or '', '%d+') do
     if run.budget > 0 then
       run.budget = run.budget - 1
       run.ready(r, index)
@@ -744,36 +818,36 @@ function run.reopen(r)
       rest[#rest + 1] = index
     end
   end
-  redis.call('HDEL', r.key, 'reopen')
+  call('HDEL', r.key, 'reopen')
   if #rest > 0 then
-    redis.call('HSET', r.key, 'reopen', table.concat(rest, ','))
-    redis.call('HINCRBY', r.key, 'pending', 1)
+    call('HSET', r.key, 'reopen', table.concat(rest, ','))
+    call('HINCRBY', r.key, 'pending', 1)
     run.continue('reopen', r.path)
   end
 end
 
 function run.room(d)
-  return not d.paused and redis.call('SCARD', d.active_key) < d.max_runs
+  return not d.paused and call('SCARD', d.active_key) < d.max_runs
 end
 
 -- The run waits for its turn, which may be now.
 function run.enqueue(r)
   local d = r.dag
-  redis.call('ZADD', run.prefix .. 'queued_runs', string.format('%d', r.created), d.id .. '/' .. r.id)
-  redis.call('ZADD', d.queue_key, run.order(r), r.id)
+  call('ZADD', run.prefix .. 'queued_runs', format('%d', r.created), d.id .. '/' .. r.id)
+  call('ZADD', d.queue_key, run.order(r), r.id)
   run.start_next(d)
 end
 
 -- Queued runs of a DAG start in the order of their logical dates, as far as its limit allows.
 function run.start_next(d)
   while run.room(d) do
-    local id = redis.call('ZRANGE', d.queue_key, 0, 0)[1]
+    local id = call('ZRANGE', d.queue_key, 0, 0)[1]
     if not id then return end
     if run.budget <= 0 then return run.continue('limits', d.id) end
     run.budget = run.budget - 1
     local r = run.open(d.name, id)
     if r and r.frozen then return end -- when its edit is done, this is tried again
-    redis.call('ZREM', d.queue_key, id)
+    call('ZREM', d.queue_key, id)
     if r and r.state == 'queued' then run.start(r) end
   end
 end

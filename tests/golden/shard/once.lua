@@ -14,7 +14,7 @@ local PATTERN = '^(%a)(%d+),(%d*),(%d*),(%d*),(%d*),(%d*),(%d*),(%d*)$'
 
 -- Whether a field's value, as far as it is known, is a record.
 function record.decided(value)
-  return value and string.find(value, '^%a') ~= nil
+  return value and string.byte(value) > 57 -- a letter
 end
 
 function record.decode(value)
