@@ -34,7 +34,7 @@ from redsched.audit import (
 from redsched.edit import Graph
 from redsched.errors import NotFound
 from redsched.store.audit import PLACES, Inbox
-from redsched.store.codec import decode_record, text_map
+from redsched.store.codec import decode_record, offered_of, text_map
 from redsched.store.pool import DEFAULT_POOL
 
 if TYPE_CHECKING:
@@ -344,14 +344,18 @@ def run_look(shard: int, spot: Spot, raw: Any) -> RunLook:
     if places[13] != b"":
         fields, where = {}, set()  # its DAG is being deleted: nothing is said about it
     records = {int(k): decode_record(v) for k, v in fields.items() if k.isdecimal() and v[:1].isalpha()}
+    offered = dict(offered_of(ready))
+    states = {i: (r.state, r.attempt) for i, r in records.items() if r.state != "none"}
+    # What counts as queued and is in the ready set still: its pool may not have it yet.
+    states |= {i: ("ready", n) for i, n in offered.items() if states.get(i) == ("queued", n)}
     return RunLook(
         shard,
         dag,
         places[14].decode(),
         run,
         fields,
-        {i: (r.state, r.attempt) for i, r in records.items() if r.state != "none"},
-        frozenset(int(x) for x in ready),
+        states,
+        frozenset(offered),
         frozenset(where),
         frozenset(timers),
         {int(branches[i]): _indexes(branches[i + 1]) for i in range(0, len(branches), 2)},

@@ -283,13 +283,18 @@ def _run(client: Client, dag: str, run: str) -> Part[Snapshot]:
         codec.run_from_hash(fields, codec.text_map(tries)) if fields else codec.run_from_packed(packed or b"")
     )
     spec, names = client._plan(dag, record.digest)
+    records, offered = [record.task(i) for i in range(len(names))], set()
+    for i, attempt in codec.offered_of(ready):
+        if i < len(records) and records[i].attempt == attempt and records[i].state in ("ready", "queued"):
+            offered.add(i)
+            records[i] = replace(records[i], state="ready")  # its pool does not have it yet
     return Snapshot(
         dag=dag,
         run=run,
         record=record,
         graph=Graph.of(spec, names),
         tasks=tuple(Task.of(spec["tasks"][n]) for n in names),
-        records=tuple(record.task(i) for i in range(len(names))),
+        records=tuple(records),
         generation=int(info.get("generation", "0")),
         frozen="frozen" in fields,
         paused=info.get("paused") == "1",
@@ -299,7 +304,7 @@ def _run(client: Client, dag: str, run: str) -> Part[Snapshot]:
         active_runs=tuple(sorted(x.decode() for x in active_runs)),
         place=place,
         queue=queue,
-        ready=frozenset(map(int, ready)),
+        ready=frozenset(offered),
         keys={int(k): v for k, v in codec.text_map(keys).items()},
         shard=client.store.shard.of(dag),
         worker_lease_ms=client.settings.worker_lease_ms,

@@ -11,7 +11,7 @@ function cancel.run(r, state)
     local rec = string.find(fields[i], '^%d') and record.decode(fields[i + 1])
     if rec and not record.SETTLED[rec.state] then
       if record.LIVE[rec.state] then
-        run.leave(r, fields[i], rec.state)
+        run.leave(r, fields[i], rec.state, rec.attempt)
         run.stop(r, fields[i], rec.attempt)
         stopped = stopped + 1
       end

@@ -14,7 +14,7 @@ end
 
 local function leave_behind(r, index, rec, kind)
   if record.LIVE[rec.state] then
-    run.leave(r, index, rec.state)
+    run.leave(r, index, rec.state, rec.attempt)
     run.stop(r, index, rec.attempt)
     edit.stopped = edit.stopped + 1
   end

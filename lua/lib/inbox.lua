@@ -57,7 +57,7 @@ local function succeeded(r, index, attempt, at, ms, worker, extra)
   local value, state = record.succeed(before or '', attempt, run.since(r, at - ms), run.since(r, at), worker)
   if not value then return false end
   disarm(r, index, attempt)
-  run.leave(r, index, state)
+  run.leave(r, index, state, attempt)
   local skip = extra ~= '' and cjson.decode(extra).skip
   if skip and #skip > 0 then choose(r, index, skip) end
   run.settled(r, index, value, 's')
@@ -70,7 +70,7 @@ function report.finished(r, index, rec, e)
   rec.ended, rec.started, rec.worker = run.since(r, e.at), run.since(r, e.at - e.ms), e.worker
   disarm(r, index, e.attempt)
   if e.outcome ~= 'skipped' then return run.fail(r, index, rec, e.reason, extra.final, extra.retry_ms) end
-  run.leave(r, index, rec.state)
+  run.leave(r, index, rec.state, rec.attempt)
   rec.losses = 0
   run.archive(r, index, rec, 'skipped', e.reason)
   run.settle(r, index, rec, 'k')
@@ -90,7 +90,7 @@ end
 -- Its worker fell silent. Losses don't use up retries; more than 3 in a row are poison.
 function report.lost(r, index, rec, e)
   if not record.LIVE[rec.state] then return stale() end
-  run.leave(r, index, rec.state)
+  run.leave(r, index, rec.state, rec.attempt)
   rec.losses = rec.losses + 1
   rec.ended, rec.worker = run.since(r, e.at), e.worker
   run.archive(r, index, rec, 'lost', e.reason)

@@ -1,8 +1,9 @@
 -- advance: the heart. Notes what pools have taken, applies a slice of the inbox, fires due timers, returns what became ready.
 -- cell: shard
 -- keys: owner meta entries_key prefix
--- args: token limit ...
--- The rest of args: attempt ids that their pools have taken since the last call (they become `queued`).
+-- args: token limit count ...
+-- The rest of args, about offers since the last call: `count` attempt ids that their pools have taken, then what else became of some
+-- (run.answered).
 -- returns: {applied, 1 if the inbox holds more, next timer (ms) or 0, runs in the outbox, offers, ended, stops, next slot (ms) or 0,
 --   when to look at a backfill (ms) or -1, when to deliver a hook (ms) or 0}
 --   offers {attempt id, pool, terms, its run's creation (ms), …} · ended {dag/run, state, ms, …} · stops {pool/attempt id, …}
@@ -15,14 +16,14 @@
 
 local refused = lease.refused(owner, meta, token)
 if refused then return refused end
-run.begin(prefix, entries_key, clock.now())
-local taken = run.taken({ unpack(ARGV, 3) })
+run.begin(prefix, entries_key, clock.now(), true)
+run.taken({ unpack(ARGV, 4, 3 + count) })
+for i = 4 + count, #ARGV do run.answered(ARGV[i]) end
 
 local begun = call('HGET', meta, 'cursor') or '0-0'
 local cursor, more = begun, false
 inbox.begin()
 local entries = inbox.page(cursor)
-run.queued(taken)
 while #entries > 0 do
   for _, entry in ipairs(entries) do
     more = run.budget <= 0 or inbox.applied >= tonumber(limit)

@@ -81,7 +81,10 @@ local function part(r, from)
       local rec = i > 6 and record.decode(value)
       if rec and (record.LIVE[rec.state] or rec.state == 'w') then tasks[#tasks + 1] = task_look(r, names[i], rec) end
     end
-    if i > 6 and redis.call('SISMEMBER', run.ready_key(r), names[i]) == 1 then ready[#ready + 1] = names[i] end
+  end
+  for _, member in ipairs(redis.call('SMEMBERS', run.ready_key(r))) do
+    local index = tonumber(string.match(member, '^%d+')) -- `<index>[/<attempt>]`
+    if index >= from and index < from + WINDOW then ready[#ready + 1] = member end
   end
   return { fields, ready, places(r.dag, r.dag.id, r.id, r.path), {}, tasks, 0 }, 4 * WINDOW
 end

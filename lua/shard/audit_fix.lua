@@ -31,13 +31,16 @@ local fix = {}
 
 function fix.place(r, index)
   local rec, member, limits = run.record(r, index), r.id .. '/' .. index, run.limits_of(r, index)
-  run.unready(r, index)
+  for _, one in ipairs(run.offered(r)) do
+    local waits = rec and rec.state == 'q' and rec.attempt == tonumber(one[2]) -- for its pool's word
+    if one[1] == index and not waits then redis.call('SREM', run.ready_key(r), one[3]) end
+  end
   for _, l in ipairs(limits) do
     l.parked = l.parked - redis.call('ZREM', l.parked_key, member)
     l.busy = l.busy - redis.call('SREM', l.busy_key, member)
     run.touched[l.name] = l
   end
-  if rec and rec.state == 'r' and r.state == 'running' then return run.admit(r, index, rec.attempt) end
+  if rec and rec.state == 'r' and r.state == 'running' then return run.admit(r, index, string.format('%d', rec.attempt)) end
   if not rec or not record.LIVE[rec.state] then return end
   for _, l in ipairs(limits) do l.busy = l.busy + redis.call('SADD', l.busy_key, member) end
 end

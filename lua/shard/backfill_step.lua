@@ -12,7 +12,7 @@
 -- include: lib/create.lua
 local refused = lease.refused(owner, meta, token)
 if refused then return refused end
-run.begin(prefix, inbox, clock.now())
+run.begin(prefix, inbox, clock.now(), true)
 local key, runs = prefix .. 'backfill:' .. dag .. ':' .. id, prefix .. 'backfill_runs:' .. dag .. ':' .. id
 local v = redis.call('HMGET', key, 'state', 'cursor', 'params', 'keys')
 local d = run.dag(dag)

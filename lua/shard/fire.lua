@@ -13,7 +13,7 @@
 -- include: lib/cancel.lua
 local refused = lease.refused(owner, meta, token)
 if refused then return refused end
-run.begin(prefix, inbox, clock.now())
+run.begin(prefix, inbox, clock.now(), true)
 local QUEUE = 100
 local created = 0
 

@@ -24,7 +24,7 @@ log = logging.getLogger("redsched.scheduler")
 
 # Entries a call: enough that a call's fixed cost disappears, few enough that Redis is held for some 5 ms at most.
 SLICE = 200
-# Offers and acknowledgements a call; Lua's unpack ends at 8000 values, an offer has six.
+# Offers and acknowledgements a call; Lua's unpack ends at 8000 values.
 CHUNK = 500
 # Runs with ready tasks that no pool takes (it is missing, or too small) are offered again, so many pages of 100 at a time.
 PAGES = 5
@@ -34,7 +34,8 @@ PAGES = 5
 class ShardState:
     """What the owner remembers of a shard between two turns; all of it can be found again in Redis."""
 
-    taken: list[str] = field(default_factory=list)
+    taken: list[str] = field(default_factory=list)  # attempts that their pools took as they became ready
+    answered: list[str] = field(default_factory=list)  # what else became of offers
     next_timer: int = 0
     outbox: int = 0
     more: bool = False
@@ -77,13 +78,14 @@ class Dispatch:
         for state in self.states.values():
             state.recover = True
             state.taken.clear()
+            state.answered.clear()
 
     def busy(self, redis_now: int) -> list[int]:
         """Shards that have something to do without waiting for news."""
         return [
             s
             for s in self.ownership.tokens
-            if (x := self.state(s)).more or x.recover or x.taken or x.is_due(redis_now)
+            if (x := self.state(s)).more or x.recover or x.taken or x.answered or x.is_due(redis_now)
         ]
 
     def next_timer(self) -> int:
@@ -124,8 +126,10 @@ class Dispatch:
         calls = []
         for shard in shards:
             state = self.state(shard)
-            now, state.taken = state.taken[:CHUNK], state.taken[CHUNK:]
-            calls.append(self.store.shard.advance_call(shard, self.ownership.tokens[shard], SLICE, now))
+            taken, state.taken = state.taken[:CHUNK], state.taken[CHUNK:]
+            answered, state.answered = state.answered[:CHUNK], state.answered[CHUNK:]
+            token = self.ownership.tokens[shard]
+            calls.append(self.store.shard.advance_call(shard, token, SLICE, taken, answered))
         done = []
         for shard, reply in zip(shards, self.store.scripts.many(calls) if calls else (), strict=True):
             if isinstance(reply, Fenced):
@@ -158,15 +162,24 @@ class Dispatch:
                 self.states.pop(shard, None)
             elif isinstance(reply, Exception):
                 raise reply
-            elif letters := PoolStore.offer_answer(reply):
-                self._note_answers(shard, part, letters)
+            else:
+                letters = PoolStore.offer_answer(reply) or MISSING * len(part)
+                self._note_answers(shard, part, letters, in_doubt=bool(cursor))
 
-    def _note_answers(self, shard: int, part: list[Offer], letters: str) -> None:
+    def _note_answers(self, shard: int, part: list[Offer], letters: str, *, in_doubt: bool) -> None:
         if shard not in self.ownership.tokens:
             return
         state = self.state(shard)
-        state.taken += [o.attempt_id for o, letter in zip(part, letters, strict=True) if letter == "T"]
-        state.recover |= "B" in letters
+        taken = [o.attempt_id for o, letter in zip(part, letters, strict=True) if letter == "T"]
+        if in_doubt:
+            state.answered += [f"q{attempt_id}" for attempt_id in taken]
+            state.recover |= "B" in letters
+        else:
+            state.taken += taken
+            if len(taken) < len(part):
+                state.answered += [
+                    f"r{o.attempt_id}" for o, letter in zip(part, letters, strict=True) if letter != "T"
+                ]
 
     def _note_pool(self, pool: str) -> None:
         """The default pool is made at first use; its name is written before, so that the leader looks after it."""
@@ -242,5 +255,6 @@ class Dispatch:
         state.page = after
 
 
+MISSING = "-"  # there is no such pool
 # A fresh offer comes from the very call that made the task ready: no pool can have seen it, nor let it go.
 NOW = "9007199254740991-0"

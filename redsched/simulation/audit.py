@@ -111,6 +111,11 @@ def _pairs(flat: Sequence[bytes]) -> Iterator[tuple[str, str]]:
         yield flat[i].decode(), flat[i + 1].decode(errors="replace")
 
 
+def _member(index: int, attempt: int) -> str:
+    """Of a ready set."""
+    return str(index) if attempt == 1 else f"{index}/{attempt}"
+
+
 class Audit:
     """Finds what is wrong; remembers what can't be seen in one look (which slots were there, what a pool gave out)."""
 
@@ -213,7 +218,7 @@ class Audit:
                 if task.state in LIVE:
                     live.add(f"{run}/{index}")
                     waits = task.state == "ready" and f"{run}/{index}" in parked
-                    offered = task.state == "ready" and str(index) in ready
+                    offered = task.state == "ready" and _member(index, task.attempt) in ready
                     if task.state == "ready":
                         self.expect(
                             waits != offered, f"{dag}/{run}/{index}: ready, parked {waits}, offered {offered}"
@@ -291,12 +296,13 @@ class Audit:
         somewhere: set[str],
     ) -> None:
         reopen = "reopen" in keys[f"run:{name.replace('/', ':')}"]
+        ready = keys.get(f"ready:{name.replace('/', ':')}", set())
         for i, task in enumerate(tasks):
             attempt = f"{name}/{i}/{task.attempt}"
             if task.state == "none" and not reopen:
                 self._waits(f"{name}/{i}", graph, i, record, tasks)
             elif task.state in ("queued", "running"):
-                there = attempt in somewhere or self.lossy
+                there = attempt in somewhere or _member(i, task.attempt) in ready or self.lossy
                 self.expect(there, f"{attempt} is {task.state}, and nobody has it: it will wait for ever")
             elif task.state == "retrying":
                 self.expect(

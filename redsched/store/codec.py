@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -109,6 +109,13 @@ class RunRecord:
 
 def number(text: str) -> int | None:
     return int(text) if text else None
+
+
+def offered_of(members: Iterable[bytes]) -> Iterator[tuple[int, int]]:
+    """(task index, attempt) of the members of a ready set: `<index>` of a first attempt, `<index>/<attempt>` of a later one."""
+    for member in members:
+        index, _, attempt = member.partition(b"/")
+        yield int(index), int(attempt or 1)
 
 
 def decode_record(value: str | None) -> TaskRecord:

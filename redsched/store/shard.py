@@ -145,13 +145,20 @@ class ShardStore:
         flat = [x for thing in things for x in thing]
         return "shard/shed", self.keys(shard, "owner", "meta", "prefix"), (token, *flat)
 
-    def advance(self, shard: int, token: str, limit: int, taken: Sequence[str] = ()) -> Advance:
-        name, keys, args = self.advance_call(shard, token, limit, taken)
+    def advance(
+        self, shard: int, token: str, limit: int, taken: Sequence[str] = (), answered: Sequence[str] = ()
+    ) -> Advance:
+        """taken: attempts whose pools took what became ready. answered: `q<attempt id>` if one took what was in doubt,
+        `r<attempt id>` if one did not take what became ready.
+        """
+        name, keys, args = self.advance_call(shard, token, limit, taken, answered)
         return self.advance_answer(self._store.scripts.call(name, keys, *args))
 
-    def advance_call(self, shard: int, token: str, limit: int, taken: Sequence[str]) -> Call:
+    def advance_call(
+        self, shard: int, token: str, limit: int, taken: Sequence[str], answered: Sequence[str]
+    ) -> Call:
         keys = self.keys(shard, "owner", "meta", "inbox", "prefix")
-        return "shard/advance", keys, (token, limit, *taken)
+        return "shard/advance", keys, (token, limit, len(taken), *taken, *answered)
 
     @staticmethod
     def advance_answer(reply: Any) -> Advance:

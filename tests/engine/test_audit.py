@@ -265,7 +265,7 @@ DAMAGES: dict[str, Damage] = {
     "counters too high": ("run:d:r", FAN, {}, then(finish_one, lambda s: s.redis.hset(s.run, "2", 2))),
     "counters lost": ("run:d:r", FAN, {}, then(finish_one, lambda s: s.redis.hdel(s.run, "2", "3"))),
     "a root lost": ("run:d:r", FAN, {}, lambda s: s.redis.hdel(s.run, "0")),
-    "ready too many": ("ready:d:r", FAN, {}, lambda s: s.redis.sadd(s.shard + "ready:d:r", "0")),
+    "ready too many": ("ready:d:r", FAN, {}, lambda s: s.redis.sadd(s.shard + "ready:d:r", "2")),
     "outbox too many": ("outbox", FAN, {}, lambda s: s.redis.zadd(s.shard + "outbox", {"d/r": 1})),
     "active lost": ("active:d", FAN, {}, lambda s: s.redis.srem(s.shard + "active:d", "r")),
     "active too many": (

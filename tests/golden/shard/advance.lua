@@ -65,8 +65,9 @@ end
 
 -- The commonest changes, from text to text; nil if the record is not what the change begins with.
 
--- A task's first attempt is ready.
-function record.first(ready)
+-- A task's first attempt is ready, or offered already.
+function record.first(ready, offered)
+  if offered then return 'q1,,,' .. ready .. ',' .. ready .. ',,,' end
   return 'r1,,,' .. ready .. ',,,,'
 end
 
@@ -74,6 +75,12 @@ end
 function record.queue(value, attempt, queued)
   local head, rest = string.match(value, '^r(' .. attempt .. ',%d*,%d*,%d*),%d*(,.*)$')
   return head and 'q' .. head .. ',' .. queued .. rest
+end
+
+-- It has not, after all.
+function record.unqueue(value, attempt)
+  local head, rest = string.match(value, '^q(' .. attempt .. ',%d*,%d*,%d*),%d*(,.*)$')
+  return head and 'r' .. head .. ',' .. rest
 end
 
 -- The attempt has succeeded; what it was before (r, q or x), too. A success ends a row of losses.
@@ -252,10 +259,11 @@ end
 -- whoever reads or writes them by himself calls it before.
 local run = {}
 
--- A function outlives its call: every script begins with this.
-function run.begin(prefix, inbox, now)
+-- A function outlives its call: every script begins with this. `owner`: the caller offers what becomes ready to the pools at once,
+-- so it is written as `queued` already; until a pool has it, it stays in the ready set, and counts as ready.
+function run.begin(prefix, inbox, now, owner)
   look_up()
-  run.prefix, run.inbox, run.now, run.budget = prefix, inbox, now, 500
+  run.prefix, run.inbox, run.now, run.owner, run.budget = prefix, inbox, now, owner, 500
   run.dags, run.opened, run.limits, run.touched, run.woken, run.changed, run.moved = {}, {}, {}, {}, {}, {}, {}
   run.offers, run.ended, run.work, run.next_work, run.wanted = {}, {}, {}, 1, {}
 end
@@ -280,8 +288,8 @@ function run.key(kind, dag, id)
   return run.prefix .. kind .. ':' .. dag .. ':' .. id
 end
 
--- A run in memory. `values` is what its tasks' fields are known to hold, `set` what is to be written there, `marks` what is to
--- become of the members of its ready set. `payload` is what a worker has to know of the run: version, logical
+-- A run in memory. `values` is what its tasks' fields are known to hold, `dirty` which of them are to be written, `set` what else
+-- is, `marks` what is to become of the members of its ready set. `payload` is what a worker has to know of the run: version, logical
 -- date, kind, flags, digest of the definition (a DAG that was lost or deleted and made again begins with version 1 anew).
 -- (16 fields: with more, Lua's table would take twice the memory.)
 local function new(d, path, id, state, head, left, failed)
@@ -305,16 +313,23 @@ function run.open(name, id)
   return run.at(name .. '/' .. id)
 end
 
--- The same by its path, `dag[~generation]/run`.
+-- The DAG and id of a run by its path, `dag[~generation]/run`; nil if that DAG is of another generation.
+local function named(path)
+  local dag, generation, id = match(path, '^([^~/]+)~?(%d*)/(.+)$')
+  local d = dag and run.dag(dag)
+  if not d or generation ~= (d.generation == '0' and '' or d.generation) then return nil end
+  return d, id
+end
+
+-- The run by its path.
 function run.at(path)
   local r = run.opened[path]
   if r ~= nil then return r or nil end
   run.opened[path] = false
-  local dag, generation, id = match(path, '^([^~/]+)~?(%d*)/(.+)$')
-  local d = dag and run.dag(dag)
-  if not d or generation ~= (d.generation == '0' and '' or d.generation) then return nil end
+  local d, id = named(path)
+  if not d then return nil end
   local names = run.wanted_fields(d, path)
-  local v = call('HMGET', run.key('run', dag, id), unpack(names))
+  local v = call('HMGET', run.key('run', d.id, id), unpack(names))
   if not v[1] then return nil end
   r = new(d, path, id, v[1], v[2], v[3], v[4])
   if v[5] then r.cleared = v[5] end
@@ -478,6 +493,28 @@ end
 
 -- ---------------------------------------------------------------- ready: limits, outbox, offers
 
+-- A member of a ready set: `<index>` of a first attempt (a set of integers is small), `<index>/<attempt>` of a later one.
+local function member_of(index, attempt)
+  return attempt == '1' and index or index .. '/' .. attempt
+end
+
+-- The attempts in the run's ready set: {index, attempt, member}, in the order of their tasks.
+function run.offered(r)
+  local found = {}
+  for i, member in ipairs(call('SMEMBERS', run.ready_key(r))) do
+    local index, attempt = match(member, '^(%d+)/?(%d*)$')
+    found[i] = { index, attempt == '' and '1' or attempt, member }
+  end
+  table.sort(found, function(a, b) return tonumber(a[1]) < tonumber(b[1]) end)
+  return found
+end
+
+-- An attempt comes into the run's ready set, or goes.
+local function mark(r, index, attempt, stays)
+  r.marks[member_of(index, attempt)] = stays
+  run.changed[r] = true
+end
+
 -- `terms` is what pools go by: <slots>,<priority>,<group>,<weight>;<payload>.
 function run.offer(r, index, attempt)
   local task, o = plan.task(r.plan, index), run.offers
@@ -489,12 +526,22 @@ function run.offer(r, index, attempt)
   o[n + 4] = format('%d', r.created)
 end
 
--- Everything in its ready set, once more.
-function run.offer_ready(r)
+-- What is in its ready set is offered: what nobody has offered yet, or, if all offers are in doubt, everything once more.
+function run.offer_ready(r, in_doubt)
   run.write()
-  for _, index in ipairs(call('SMEMBERS', run.ready_key(r))) do
-    local rec = run.record(r, index)
-    if rec and rec.state == 'r' then run.offer(r, index, format('%d', rec.attempt)) end
+  for _, one in ipairs(run.offered(r)) do
+    local index, attempt = one[1], one[2]
+    local value = run.value(r, index) or ''
+    local state = match(value, '^([rq])' .. attempt .. ',')
+    if not state then
+      mark(r, index, attempt, false)
+    elseif in_doubt then
+      if state == 'q' then run.set(r, index, record.unqueue(value, attempt)) end
+      run.offer(r, index, attempt)
+    elseif state == 'r' then
+      run.set(r, index, record.queue(value, attempt, since_now(r)))
+      run.offer(r, index, attempt)
+    end
   end
 end
 
@@ -525,19 +572,9 @@ local function place(l, member, stays)
   run.moved[l] = true
 end
 
-local function mark(r, index, stays)
-  r.marks[index] = stays
-  run.changed[r] = true
-end
-
--- It is not to be offered any more.
-function run.unready(r, index)
-  mark(r, index, false)
-end
-
 -- A ready task takes its place under all of its limits and goes into its run's ready set, from which it is offered;
 -- or it is parked at the first limit that is full, and holds no place meanwhile. `attempt` is text. `jump`: it was first in
--- line at that one.
+-- line at that one. Returns whether it was offered.
 function run.admit(r, index, attempt, jump)
   local limits, member = run.limits_of(r, index), r.id .. '/' .. index
   for _, l in ipairs(limits) do
@@ -547,32 +584,30 @@ function run.admit(r, index, attempt, jump)
       call('ZADD', l.parked_key, (1000 - priority) * 4000000000000 + r.created, member)
       l.parked = l.parked + 1
       run.touched[l.name] = l
-      return
+      return false
     end
   end
   for _, l in ipairs(limits) do place(l, member, true) end
-  mark(r, index, true)
-  run.woken[r.path] = true
-  run.offer(r, index, attempt)
+  mark(r, index, attempt, true)
+  if run.owner then run.offer(r, index, attempt) else run.woken[r.path] = true end
+  return run.owner
 end
 
 function run.ready(r, index, rec)
-  if not rec and not r.cleared then
-    run.set(r, index, record.first(since_now(r)))
-    return run.admit(r, index, '1')
-  end
+  local since = since_now(r)
+  if not rec and not r.cleared then return run.set(r, index, record.first(since, run.admit(r, index, '1'))) end
   local last = rec and rec.attempt or tonumber(call('HGET', run.key('tries', r.dag.id, r.id), 'last' .. index)) or 0
   local attempt = last + 1
-  run.put(r, index, { state = 'r', attempt = attempt, failures = rec and rec.failures or 0, losses = rec and rec.losses or 0,
-    ready = since_now(r), queued = '', started = '', ended = '', worker = '' })
-  run.admit(r, index, format('%d', attempt))
+  local offered = run.admit(r, index, format('%d', attempt))
+  run.put(r, index, { state = offered and 'q' or 'r', attempt = attempt, failures = rec and rec.failures or 0,
+    losses = rec and rec.losses or 0, ready = since, queued = offered and since or '', started = '', ended = '', worker = '' })
 end
 
 -- The task stops occupying its limits, from whatever live state it was in. A parked one occupies none.
-function run.leave(r, index, state)
+function run.leave(r, index, state, attempt)
   local limits, member, parked = run.limits_of(r, index), r.id .. '/' .. index, false
   if state == 'r' then
-    run.unready(r, index)
+    mark(r, index, format('%d', attempt), false)
     for _, l in ipairs(limits) do
       if l.parked > 0 and call('ZREM', l.parked_key, member) == 1 then l.parked, parked = l.parked - 1, true end
     end
@@ -592,37 +627,48 @@ function run.unpark(l)
     l.parked = l.parked - 1
     local id, index = match(member, '^([^/]+)/(%d+)$')
     local r = run.open(l.dag.name, id)
-    local rec = r and run.record(r, index)
-    if rec and rec.state == 'r' then run.admit(r, index, format('%d', rec.attempt), l) end
+    local value = r and run.value(r, index)
+    local attempt = value and match(value, '^r(%d+),')
+    if attempt and run.admit(r, index, attempt, l) then run.set(r, index, record.queue(value, attempt, since_now(r))) end
   end
 end
 
--- What is said of these attempts is `run.queued`, when all that is wanted of their runs is known.
+-- Pools have these attempts, offered when they became ready: the ready sets let go of them. Nothing else of their runs is touched.
 function run.taken(ids)
-  local taken = {}
+  local members = {}
   for _, id in ipairs(ids) do
     local path, index, attempt = run.parts(id)
-    taken[#taken + 1], taken[#taken + 2], taken[#taken + 3] = path, index, attempt
-    run.want(path, index)
+    local some, member = members[path], member_of(index, attempt)
+    if some then some[#some + 1] = member else members[path] = { member } end
   end
-  return taken
-end
-
--- Pools have these attempts.
-function run.queued(taken)
-  for i = 1, #taken, 3 do
-    local r, index = run.at(taken[i]), taken[i + 1]
-    local value = r and run.value(r, index)
-    value = value and record.queue(value, taken[i + 2], since_now(r))
-    if value then
-      run.set(r, index, value)
-      run.unready(r, index)
+  for path, some in pairs(members) do
+    local d, id = named(path)
+    if d then
+      local key = run.key('ready', d.id, id)
+      bulk('SREM', key, some)
+      if call('EXISTS', key) == 0 then call('ZREM', run.prefix .. 'outbox', path) end
     end
   end
 end
 
+-- What else became of an offer: `q` and the attempt id if the pool took what had been in doubt, `r` if it did not take what
+-- counted as queued.
+function run.answered(word)
+  local letter, path, index, attempt = match(word, '^([qr])([^/]+/[^/]+)/(%d+)/(%d+)$')
+  local r = run.at(path)
+  if not r then return end
+  local value = run.value(r, index) or ''
+  if letter == 'r' then
+    value = record.unqueue(value, attempt)
+  else
+    value = record.queue(value, attempt, since_now(r))
+    mark(r, index, attempt, false)
+  end
+  if value then run.set(r, index, value) end
+end
+
 function run.running(r, index, rec, since, worker)
-  if rec.state == 'r' then run.unready(r, index) end
+  if rec.state == 'r' then mark(r, index, format('%d', rec.attempt), false) end
   rec.state, rec.started, rec.worker = 'x', since, worker
   run.put(r, index, rec)
 end
@@ -763,7 +809,7 @@ end
 -- The attempt ended without success: retry within the budget of the task, else fail.
 function run.fail(r, index, rec, reason, final, retry_ms)
   local task = plan.task(r.plan, index)
-  run.leave(r, index, rec.state)
+  run.leave(r, index, rec.state, rec.attempt)
   rec.failures, rec.losses = rec.failures + 1, 0
   run.archive(r, index, rec, 'failed', reason)
   if final or rec.failures > task.retries then return run.settle(r, index, rec, 'f') end
@@ -886,7 +932,7 @@ end
 
 local function leave_behind(r, index, rec, kind)
   if record.LIVE[rec.state] then
-    run.leave(r, index, rec.state)
+    run.leave(r, index, rec.state, rec.attempt)
     run.stop(r, index, rec.attempt)
     edit.stopped = edit.stopped + 1
   end
@@ -1051,7 +1097,7 @@ local function succeeded(r, index, attempt, at, ms, worker, extra)
   local value, state = record.succeed(before or '', attempt, run.since(r, at - ms), run.since(r, at), worker)
   if not value then return false end
   disarm(r, index, attempt)
-  run.leave(r, index, state)
+  run.leave(r, index, state, attempt)
   local skip = extra ~= '' and cjson.decode(extra).skip
   if skip and #skip > 0 then choose(r, index, skip) end
   run.settled(r, index, value, 's')
@@ -1064,7 +1110,7 @@ function report.finished(r, index, rec, e)
   rec.ended, rec.started, rec.worker = run.since(r, e.at), run.since(r, e.at - e.ms), e.worker
   disarm(r, index, e.attempt)
   if e.outcome ~= 'skipped' then return run.fail(r, index, rec, e.reason, extra.final, extra.retry_ms) end
-  run.leave(r, index, rec.state)
+  run.leave(r, index, rec.state, rec.attempt)
   rec.losses = 0
   run.archive(r, index, rec, 'skipped', e.reason)
   run.settle(r, index, rec, 'k')
@@ -1084,7 +1130,7 @@ end
 -- Its worker fell silent. Losses don't use up retries; more than 3 in a row are poison.
 function report.lost(r, index, rec, e)
   if not record.LIVE[rec.state] then return stale() end
-  run.leave(r, index, rec.state)
+  run.leave(r, index, rec.state, rec.attempt)
   rec.losses = rec.losses + 1
   rec.ended, rec.worker = run.since(r, e.at), e.worker
   run.archive(r, index, rec, 'lost', e.reason)
@@ -1208,7 +1254,7 @@ function cancel.run(r, state)
     local rec = string.find(fields[i], '^%d') and record.decode(fields[i + 1])
     if rec and not record.SETTLED[rec.state] then
       if record.LIVE[rec.state] then
-        run.leave(r, fields[i], rec.state)
+        run.leave(r, fields[i], rec.state, rec.attempt)
         run.stop(r, fields[i], rec.attempt)
         stopped = stopped + 1
       end
@@ -1278,11 +1324,13 @@ local entries_key = KEYS[3]
 local prefix = KEYS[4]
 local token = ARGV[1]
 local limit = ARGV[2]
+local count = ARGV[3]
 -- advance: the heart. Notes what pools have taken, applies a slice of the inbox, fires due timers, returns what became ready.
 -- cell: shard
 -- keys: owner meta entries_key prefix
--- args: token limit ...
--- The rest of args: attempt ids that their pools have taken since the last call (they become `queued`).
+-- args: token limit count ...
+-- The rest of args, about offers since the last call: `count` attempt ids that their pools have taken, then what else became of some
+-- (run.answered).
 -- returns: {applied, 1 if the inbox holds more, next timer (ms) or 0, runs in the outbox, offers, ended, stops, next slot (ms) or 0,
 --   when to look at a backfill (ms) or -1, when to deliver a hook (ms) or 0}
 --   offers {attempt id, pool, terms, its run's creation (ms), …} · ended {dag/run, state, ms, …} · stops {pool/attempt id, …}
@@ -1291,14 +1339,14 @@ local limit = ARGV[2]
 
 local refused = lease.refused(owner, meta, token)
 if refused then return refused end
-run.begin(prefix, entries_key, clock.now())
-local taken = run.taken({ unpack(ARGV, 3) })
+run.begin(prefix, entries_key, clock.now(), true)
+run.taken({ unpack(ARGV, 4, 3 + count) })
+for i = 4 + count, #ARGV do run.answered(ARGV[i]) end
 
 local begun = call('HGET', meta, 'cursor') or '0-0'
 local cursor, more = begun, false
 inbox.begin()
 local entries = inbox.page(cursor)
-run.queued(taken)
 while #entries > 0 do
   for _, entry in ipairs(entries) do
     more = run.budget <= 0 or inbox.applied >= tonumber(limit)

@@ -32,8 +32,9 @@ end
 
 -- The commonest changes, from text to text; nil if the record is not what the change begins with.
 
--- A task's first attempt is ready.
-function record.first(ready)
+-- A task's first attempt is ready, or offered already.
+function record.first(ready, offered)
+  if offered then return 'q1,,,' .. ready .. ',' .. ready .. ',,,' end
   return 'r1,,,' .. ready .. ',,,,'
 end
 
@@ -41,6 +42,12 @@ end
 function record.queue(value, attempt, queued)
   local head, rest = string.match(value, '^r(' .. attempt .. ',%d*,%d*,%d*),%d*(,.*)$')
   return head and 'q' .. head .. ',' .. queued .. rest
+end
+
+-- It has not, after all.
+function record.unqueue(value, attempt)
+  local head, rest = string.match(value, '^q(' .. attempt .. ',%d*,%d*,%d*),%d*(,.*)$')
+  return head and 'r' .. head .. ',' .. rest
 end
 
 -- The attempt has succeeded; what it was before (r, q or x), too. A success ends a row of losses.
