@@ -29,7 +29,7 @@ function plan.task(p, index)
   if task then return task end
   local pool, slots, priority, retries, delay, backoff, max_delay, jitter, timeout, grace, flags, max_active =
     string.match(redis.call('HGET', p.key, index), TASK)
-  task = { pool = pool, place = slots .. ',' .. priority .. ',', slots = slots, priority = priority, retries = tonumber(retries), delay = tonumber(delay),
+  task = { pool = pool, place = slots .. ',' .. priority .. ',', slots = tonumber(slots), priority = priority, retries = tonumber(retries), delay = tonumber(delay),
     backoff = tonumber(backoff), max_delay = tonumber(max_delay), jitter = tonumber(jitter),
     timeout = tonumber(timeout) or 0, grace = tonumber(grace) or 0, allow_failure = string.find(flags, 'a', 1, true) ~= nil,
     keyed = string.find(flags, 'k', 1, true) ~= nil, max_active = tonumber(max_active) or 0 }

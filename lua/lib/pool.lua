@@ -160,6 +160,33 @@ function pool.wait(e, since)
   end
 end
 
+-- Offers that came: of each T (taken now, or known before), W (wider than the pool) or B (behind: it may have come and gone).
+function pool.take(offers, cursor_ms)
+  local ids, known, answer = {}, {}, {}
+  for _, e in ipairs(offers) do
+    if not e.fresh then ids[#ids + 1] = e.id end
+  end
+  if #ids > 0 then
+    local here, gone = call('HMGET', pool.entries, unpack(ids)), pool.gone(ids)
+    for i, id in ipairs(ids) do known[id] = here[i] or gone[i] end
+  end
+  for i, e in ipairs(offers) do
+    if known[e.id] then
+      answer[i] = 'T'
+    elseif e.slots > pool.slots and pool.slots > 0 then
+      answer[i] = 'W'
+    elseif cursor_ms <= pool.horizon then
+      answer[i] = 'B'
+    else
+      answer[i], known[e.id] = 'T', true
+      if pool.busy_groups == 0 and pool.used + e.slots <= pool.slots then pool.hold(e) else pool.wait(e, e.since) end
+    end
+  end
+  if pool.busy_groups > 0 then pool.admit(#answer) end
+  pool.save()
+  return answer
+end
+
 -- ---------------------------------------------------------------- who goes next
 
 -- The group has this virtual time now; one in which nobody waits is remembered only as long as it is ahead: an idle group

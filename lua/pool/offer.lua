@@ -18,25 +18,10 @@ if not exists then
   call('HSET', pool.meta, 'slots', slots_if_new)
   pool.open()
 end
-local ids, seen, answer = {}, {}, {}
-for i = 5, #ARGV, 3 do ids[#ids + 1] = ARGV[i] end
-local here, gone = #ids > 0 and call('HMGET', pool.entries, unpack(ids)), pool.gone(ids)
-for k, id in ipairs(ids) do
-  local letter = 'T'
-  if not here[k] and not gone[k] and not seen[id] then
-    local i = 5 + (k - 1) * 3
-    local e = pool.entry(id, ARGV[i + 1], '', '', '')
-    if e.slots > pool.slots and pool.slots > 0 then
-      letter = 'W'
-    elseif tonumber(cursor_ms) <= pool.horizon then
-      letter = 'B'
-    else
-      seen[id] = true
-      if pool.busy_groups == 0 and pool.used + e.slots <= pool.slots then pool.hold(e) else pool.wait(e, ARGV[i + 2]) end
-    end
-  end
-  answer[k] = letter
+local offers = {}
+for i = 5, #ARGV, 3 do
+  local e = pool.entry(ARGV[i], ARGV[i + 1], '', '', '')
+  e.since = ARGV[i + 2]
+  offers[#offers + 1] = e
 end
-if pool.busy_groups > 0 then pool.admit(#answer) end
-pool.save()
-return { 'OK', table.concat(answer) }
+return { 'OK', table.concat(pool.take(offers, tonumber(cursor_ms))) }

@@ -1,6 +1,7 @@
 -- advance: the heart. Notes what pools have taken, applies a slice of the inbox, fires due timers, returns what became ready.
 -- cell: shard
--- keys: owner meta entries_key prefix
+-- keys: owner meta entries_key prefix ...
+-- The rest of keys: prefixes of pools on the same server (lib/hand.lua).
 -- args: token limit count ...
 -- The rest of args, about offers since the last call: `count` attempt ids that their pools have taken, then what else became of some
 -- (run.answered).
@@ -12,6 +13,7 @@
 -- include: lib/clock.lua
 -- include: lib/lease.lua
 -- include: lib/inbox.lua
+-- include: lib/hand.lua
 -- include: lib/timers.lua
 
 local refused = lease.refused(owner, meta, token)
@@ -42,10 +44,12 @@ if cursor ~= begun then
   call('XTRIM', entries_key, 'MINID', ms .. '-' .. format('%d', tonumber(seq) + 1))
 end
 timers.fire()
-run.finish()
+run.follow()
+hand.over(KEYS, 5, token)
+run.write()
 
 local function first(name, none)
   return call('ZRANGE', prefix .. name, 0, 0, 'WITHSCORES')[2] or none
 end
-return { inbox.applied, more and 1 or 0, first('timers', '0'), call('ZCARD', prefix .. 'outbox'), run.offers, run.ended,
+return { inbox.applied, more and 1 or 0, first('timers', '0'), call('ZCARD', prefix .. 'outbox'), run.offer_list(), run.ended,
   call('SRANDMEMBER', prefix .. 'stops', 100), first('slots', '0'), first('backfill_look', '-1'), first('hooks', '0') }

@@ -1,6 +1,7 @@
 -- backfill_step: the next runs of a backfill, and its cursor in the same step.
 -- cell: shard
--- keys: owner meta inbox prefix
+-- keys: owner meta inbox prefix ...
+-- The rest of keys: prefixes of pools on the same server (lib/hand.lua).
 -- args: token dag id expected cursor look ...
 -- expected: the cursor that this was planned from; cursor: where it goes on (ms), '' when all dates are dealt with; look: when to
 -- look again (ms). The rest, two a date: logical date (ms), run id.
@@ -10,6 +11,7 @@
 -- include: lib/clock.lua
 -- include: lib/lease.lua
 -- include: lib/create.lua
+-- include: lib/hand.lua
 local refused = lease.refused(owner, meta, token)
 if refused then return refused end
 run.begin(prefix, inbox, clock.now(), true)
@@ -38,5 +40,7 @@ if cursor == '' and redis.call('SCARD', runs) == 0 then
 else
   redis.call('ZADD', prefix .. 'backfill_look', look, dag .. '/' .. id)
 end
-run.finish()
-return { 'OK', run.offers, existing }
+run.follow()
+hand.over(KEYS, 5, token)
+run.write()
+return { 'OK', run.offer_list(), existing }

@@ -1,6 +1,7 @@
 -- fire: due slots become runs, or records of why not; the index moves in this same step, so no slot is done twice or lost.
 -- cell: shard
--- keys: owner meta inbox prefix
+-- keys: owner meta inbox prefix ...
+-- The rest of keys: prefixes of pools on the same server (lib/hand.lua).
 -- args: token ...
 -- The rest, six a DAG: id, the slot expected next (ms), the one after these ('' for none), when to look again (ms or ''), overlap
 -- (queue | skip | cancel_running), actions: `run:<ms>:<run id>` and `skip:<ms>:<reason>` joined by '|'.
@@ -10,6 +11,7 @@
 -- include: lib/clock.lua
 -- include: lib/lease.lua
 -- include: lib/create.lua
+-- include: lib/hand.lua
 -- include: lib/cancel.lua
 local refused = lease.refused(owner, meta, token)
 if refused then return refused end
@@ -56,6 +58,8 @@ for i = 2, #ARGV, 6 do
     end
   end
 end
-run.finish()
+run.follow()
+hand.over(KEYS, 5, token)
+run.write()
 local first = redis.call('ZRANGE', prefix .. 'slots', 0, 0, 'WITHSCORES')
-return { created, run.offers, run.ended, first[2] or '0' }
+return { created, run.offer_list(), run.ended, first[2] or '0' }

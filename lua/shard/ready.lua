@@ -27,4 +27,4 @@ run.write()
 local last = #members == tonumber(limit) and members[#members] or ''
 -- An empty inbox is applied up to now, however long ago its last entry came, or if none ever did (a shard that is new).
 local empty = redis.call('XLEN', inbox) == 0
-return { last, run.offers, empty and string.format('%d-0', run.now) or redis.call('HGET', meta, 'cursor') or '0-0' }
+return { last, run.offer_list(), empty and string.format('%d-0', run.now) or redis.call('HGET', meta, 'cursor') or '0-0' }

@@ -6,6 +6,7 @@ A date that has a run already is left alone, or run again, as `on_existing` says
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from redsched.edit import Edit, Graph, Now, plan_clear, select
 from redsched.editing import edit_run
@@ -46,7 +47,7 @@ class Backfills:
     def __init__(self, store: Store) -> None:
         self.store = store
 
-    def step(self, shard: int, token: str, now: int) -> list[Offer]:
+    def step(self, shard: int, token: str, now: int, pools: Sequence[str] = ()) -> list[Offer]:
         """Offers of the runs that were made. Raises Fenced."""
         offers: list[Offer] = []
         for due in self.store.shard.backfill_due(shard, token, BACKFILLS_A_PASS):
@@ -56,7 +57,7 @@ class Backfills:
             # Before the cursor goes on: so none is lost if we die here, and the backfill isn't over while they run.
             for run in self._existing(due, dates):
                 self._again(shard, token, due, run)
-            offers += self.store.shard.backfill_step(shard, token, due, cursor, look, runs)[1]
+            offers += self.store.shard.backfill_step(shard, token, due, cursor, look, runs, pools)[1]
         return offers
 
     def _existing(self, due: DueBackfill, dates: list[int]) -> list[str]:

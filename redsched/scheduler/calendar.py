@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -83,12 +83,12 @@ class Calendar:
     def __init__(self, store: Store) -> None:
         self.store = store
 
-    def fire(self, shard: int, token: str) -> tuple[list[Offer], list[Ended], int]:
+    def fire(self, shard: int, token: str, pools: Sequence[str] = ()) -> tuple[list[Offer], list[Ended], int]:
         """(offers of the new runs, runs that ended by it, when to look next or 0). Raises Fenced."""
         now, look, due = self.store.shard.due(shard, token, DAGS_A_CALL)
         if not due:
             return [], [], look
-        _, offers, ended, look = self.store.shard.fire(shard, token, [firing(d, now) for d in due])
+        _, offers, ended, look = self.store.shard.fire(shard, token, [firing(d, now) for d in due], pools)
         return offers, ended, look
 
 

@@ -26,6 +26,8 @@ log = logging.getLogger("redsched.scheduler")
 SLICE = 200
 # Offers and acknowledgements a call; Lua's unpack ends at 8000 values.
 CHUNK = 500
+# Pools of a shard that its scripts hand work over to by themselves, on one server: those that were offered something lately.
+HANDED = 4
 # Runs with ready tasks that no pool takes (it is missing, or too small) are offered again, so many pages of 100 at a time.
 PAGES = 5
 
@@ -41,6 +43,7 @@ class ShardState:
     more: bool = False
     recover: bool = True
     next_slot: int = 0
+    pools: tuple[str, ...] = (DEFAULT_POOL,)
     page: str = ""  # where the slow re-offering of what pools did not take goes on
 
     next_backfill: int = -1
@@ -63,6 +66,8 @@ class Dispatch:
         self.backfills = Backfills(store)
         self.hooks = Hooks(store)
         self._known_pools: set[str] = set()
+        # One server holds all cells, so that a script may touch a shard's and a pool's.
+        self.together = store.clients.reads is None
 
     def state(self, shard: int) -> ShardState:
         return self.states.setdefault(shard, ShardState())
@@ -129,7 +134,8 @@ class Dispatch:
             taken, state.taken = state.taken[:CHUNK], state.taken[CHUNK:]
             answered, state.answered = state.answered[:CHUNK], state.answered[CHUNK:]
             token = self.ownership.tokens[shard]
-            calls.append(self.store.shard.advance_call(shard, token, SLICE, taken, answered))
+            pools = self._pools(shard)
+            calls.append(self.store.shard.advance_call(shard, token, SLICE, taken, answered, pools))
         done = []
         for shard, reply in zip(shards, self.store.scripts.many(calls) if calls else (), strict=True):
             if isinstance(reply, Fenced):
@@ -145,12 +151,18 @@ class Dispatch:
             done.append((shard, answer))
         return done
 
+    def _pools(self, shard: int) -> tuple[str, ...]:
+        return self.state(shard).pools if self.together else ()
+
     def _offer(self, offers: dict[tuple[str, int], list[Offer]], cursor: str) -> None:
         calls, where = [], []
         for (pool, shard), some in offers.items():
             if shard not in self.ownership.tokens:
                 continue  # lost since the offers were made: its next owner finds them in the outbox
             self._note_pool(pool)
+            state = self.state(shard)
+            if pool not in state.pools:
+                state.pools = (pool, *state.pools)[:HANDED]
             number = fence(self.ownership.tokens[shard])
             for i in range(0, len(some), CHUNK):
                 part = some[i : i + CHUNK]
@@ -190,7 +202,7 @@ class Dispatch:
 
     def _fire(self, shard: int, offers: dict[tuple[str, int], list[Offer]]) -> list[Ended]:
         try:
-            made, ended, look = self.calendar.fire(shard, self.ownership.tokens[shard])
+            made, ended, look = self.calendar.fire(shard, self.ownership.tokens[shard], self._pools(shard))
         except Fenced as refusal:
             self.deposed(shard, refusal)
             return []
@@ -203,7 +215,7 @@ class Dispatch:
         if shard not in self.ownership.tokens:
             return
         try:
-            made = self.backfills.step(shard, self.ownership.tokens[shard], now)
+            made = self.backfills.step(shard, self.ownership.tokens[shard], now, self._pools(shard))
         except Fenced as refusal:
             self.deposed(shard, refusal)
             return

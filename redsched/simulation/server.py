@@ -34,8 +34,9 @@ end
 function special.XADD(how, command, key, id, ...)
   return how(command, key, id == '*' and string.format('%d-*', simulated) or id, ...)
 end
-function special.XPENDING(how, command, key, group, word, idle, first, last, count)
-  if word ~= 'IDLE' then return how(command, key, group, word, idle, first, last) end
+function special.XPENDING(how, command, key, group, word, ...)
+  if word ~= 'IDLE' then return how(command, key, group, word, ...) end
+  local idle, first, last, count = ...
   local found, old = how(command, key, group, first, last, 10000), {}
   if found.err then return found end
   for _, p in ipairs(found) do

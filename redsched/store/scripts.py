@@ -45,7 +45,7 @@ class Script:
     @cached_property
     def _steps(self) -> str:
         fixed = (a for a in self.args if a != "...")
-        names = [f"local {k} = KEYS[{i}]\n" for i, k in enumerate(self.keys, 1)]
+        names = [f"local {k} = KEYS[{i}]\n" for i, k in enumerate(self.keys, 1) if k != "..."]
         names += [f"local {a} = ARGV[{i}]\n" for i, a in enumerate(fixed, 1)]
         return "".join(names) + self.main
 
@@ -65,7 +65,7 @@ class Script:
 
     @cached_property
     def library(self) -> str:
-        """What FUNCTION LOAD is given. Like `#!lua` scripts it can't touch other cells, nor write when memory is full."""
+        """What FUNCTION LOAD is given. Like `#!lua` scripts it can't touch other slots of a cluster, nor write when memory is full."""
         flags = ", ".join(f"'{f}'" for f in self.flags.removeprefix("flags=").split(",") if f)
         return (
             f"#!lua name={self.function}\n{self.definitions}"

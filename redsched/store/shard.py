@@ -6,7 +6,7 @@ Scheduler calls carry a token (`scheduler:fence`) and raise Fenced when it is no
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -155,10 +155,20 @@ class ShardStore:
         return self.advance_answer(self._store.scripts.call(name, keys, *args))
 
     def advance_call(
-        self, shard: int, token: str, limit: int, taken: Sequence[str], answered: Sequence[str]
+        self,
+        shard: int,
+        token: str,
+        limit: int,
+        taken: Sequence[str],
+        answered: Sequence[str],
+        pools: Iterable[str] = (),
     ) -> Call:
-        keys = self.keys(shard, "owner", "meta", "inbox", "prefix")
+        """pools: those on the same server, to which what becomes ready is handed over at once."""
+        keys = (*self.keys(shard, "owner", "meta", "inbox", "prefix"), *self._pools(pools))
         return "shard/advance", keys, (token, limit, len(taken), *taken, *answered)
+
+    def _pools(self, names: Iterable[str]) -> list[str]:
+        return [self._store.keys.pool(name) for name in names]
 
     @staticmethod
     def advance_answer(reply: Any) -> Advance:
@@ -187,7 +197,7 @@ class ShardStore:
         return int(now), int(float(following)), found
 
     def fire(
-        self, shard: int, token: str, firings: Sequence[Firing]
+        self, shard: int, token: str, firings: Sequence[Firing], pools: Iterable[str] = ()
     ) -> tuple[int, list[Offer], list[Ended], int]:
         """(runs created, offers, runs that ended by it, when to look next or 0)."""
         args: list[str | int] = []
@@ -196,7 +206,8 @@ class ShardStore:
             actions += [f"run:{ms}:{run}" for ms, run in f.runs]
             following = "" if f.following is None else f.following
             args += [f.dag, f.slot, following, f.look, f.overlap, "|".join(actions)]
-        created, offers, ended, look = self._call("fire", shard, "owner meta inbox prefix", token, *args)
+        keys = (*self.keys(shard, "owner", "meta", "inbox", "prefix"), *self._pools(pools))
+        created, offers, ended, look = self._store.scripts.call("shard/fire", keys, token, *args)
         return created, offers_of(offers), ended_of(ended), int(float(look))
 
     def hooks_due(self, shard: int, now: int, limit: int) -> list[tuple[str, int]]:
@@ -240,11 +251,13 @@ class ShardStore:
         cursor: int | None,
         look: int,
         runs: Sequence[tuple[int, str]],
+        pools: Iterable[str] = (),
     ) -> tuple[bool, list[Offer], list[tuple[int, str, str]]]:
         """(whether it was done, offers, dates that had a run: (ms, run id, its state))."""
         flat = [x for ms, run in runs for x in (ms, run)]
         args = (due.dag, due.id, due.fields.get("cursor", ""), "" if cursor is None else cursor, look, *flat)
-        word, offers, existing = self._call("backfill_step", shard, "owner meta inbox prefix", token, *args)
+        keys = (*self.keys(shard, "owner", "meta", "inbox", "prefix"), *self._pools(pools))
+        word, offers, existing = self._store.scripts.call("shard/backfill_step", keys, token, *args)
         text = [x.decode() for x in existing]
         found = [(int(text[i]), text[i + 1], text[i + 2]) for i in range(0, len(text), 3)]
         return word == b"OK", offers_of(offers), found

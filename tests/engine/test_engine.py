@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from redsched.errors import Conflict, DefinitionError, Fenced, NotFound
 from redsched.keys import AttemptId
 from redsched.store.pool import Offer
-from redsched.store.shard import Report
+from redsched.store.shard import Report, ShardStore
 
 from .harness import DAG20, Engine, success
 
@@ -160,6 +162,68 @@ def test_an_offer_of_what_the_pool_has_or_had_is_a_no_op(engine: Engine) -> None
     assert pool.offer("default", 3, 7, "1-0", [offer]) == "T"
     assert engine.take() == []
     assert pool.show("default")["used"] == 0
+
+
+def handed_over(engine: Engine, *, together: bool) -> tuple[Any, ...]:
+    """What shards and pools hold when a fan has met a pool with room, one without, one too small and one that is gone."""
+    one = engine.scheduler
+    one.dispatch.together = together
+    engine.client.set_pool("default", 128)
+    engine.client.set_pool("full", 2)
+    for name in ("small", "gone"):
+        engine.client.set_pool(name, 3)
+    pools = {"b": "full", "c": "full", "d": "full", "e": "small", "f": "gone"}
+    tasks: dict[str, dict[str, Any]] = {k: {"needs": ["a"], "pool": pool} for k, pool in pools.items()}
+    tasks["e"]["pool_slots"] = 3
+    engine.register("d", {"a": {}, **tasks, "g": {"needs": ["a"]}}, max_active_tasks=6)
+    engine.client.set_pool("small", 2)
+    engine.client.delete_pool("gone")
+    engine.client.trigger("d", run="r")
+    engine.settle()
+    shard, pool = engine.store.shard.prefix("d"), engine.store.keys.pool
+    redis = engine.store.client
+    states = engine.states("d")
+    ready = redis.smembers(f"{shard}ready:d:r"), redis.zrange(f"{shard}outbox", 0, -1)
+    held = [redis.smembers(pool(n) + "held") for n in ("default", "full", "small", "gone")]
+    waits = redis.zrange(pool("full") + "wait:d", 0, -1, withscores=True)
+    busy = redis.smembers(f"{shard}busy:d"), redis.zrange(f"{shard}parked:d", 0, -1)
+    while engine.work(pool="full"):
+        engine.step()
+    return states, ready, held, len(waits), busy, engine.states("d")
+
+
+def test_what_became_ready_is_handed_over_as_well_in_one_step_as_in_two(engine: Engine) -> None:
+    """A server that holds all cells, and a cluster: the same in the end; and what no pool has is still in the outbox."""
+    found = handed_over(engine, together=True)
+    assert found[0] == {
+        "a": "success",
+        "b": "queued",
+        "c": "queued",
+        "d": "queued",
+        **dict.fromkeys("ef", "ready"),
+        "g": "success",
+    }
+    assert found[1] == ({b"4", b"5"}, [b"d/r"])
+    assert found[-1] == {**found[0], **dict.fromkeys("bcd", "success")}
+    engine.client.delete("d", force=True)
+    engine.scheduler.dispatch.states.clear()
+    again = handed_over(engine, together=False)
+    assert again[0] == found[0] and again[1][0] == found[1][0] and again[-1] == found[-1]
+    assert again[3:5] == found[3:5]
+
+
+def test_a_pool_that_has_seen_a_higher_fence_is_handed_nothing(engine: Engine) -> None:
+    engine.register("d", {"a": {}, "b": {"needs": ["a"]}})
+    engine.client.trigger("d", run="r")
+    engine.step()
+    shard = engine.store.shard.of("d")
+    engine.store.pool.offer("default", shard, 99, "1-0", [])
+    engine.store.shard.report(1, [Report("d/r/0/1", "success", 1)])
+    token = engine.scheduler.ownership.tokens[shard]
+    name, keys, args = engine.store.shard.advance_call(shard, token, 100, (), (), ["default"])
+    done = ShardStore.advance_answer(engine.store.scripts.call(name, keys, *args))
+    assert [o.attempt_id for o in done.offers] == ["d/r/1/1"], "as an offer, which the pool will refuse"
+    assert engine.store.client.hexists(engine.store.keys.pool("default") + "entries", "d/r/1/1") == 0
 
 
 def test_a_grant_is_given_to_one_nonce_only(engine: Engine) -> None:

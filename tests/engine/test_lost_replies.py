@@ -105,6 +105,7 @@ def test_cut_calls_lose_and_double_nothing(engine: Engine, seed: int) -> None:
     runs = [client.trigger("d")["run"] for _ in range(4)]
     assert len(set(runs)) == len(engine.client.runs("d")) == 4
     schedulers = [Scheduler(cut.wrap(Store.open(engine.settings, "test")), f"s{i}") for i in range(2)]
+    schedulers[0].dispatch.together = False  # it hands over as on a cluster
     ran: list[AttemptId] = []
     workers = [Worker(cut.wrap(Store.open(engine.settings, "test")), f"w{i}", ran) for i in range(2)]
     assert isinstance(schedulers[0].store.scripts, Scripts)

@@ -171,7 +171,7 @@ function plan.task(p, index)
   if task then return task end
   local pool, slots, priority, retries, delay, backoff, max_delay, jitter, timeout, grace, flags, max_active =
     string.match(redis.call('HGET', p.key, index), TASK)
-  task = { pool = pool, place = slots .. ',' .. priority .. ',', slots = slots, priority = priority, retries = tonumber(retries), delay = tonumber(delay),
+  task = { pool = pool, place = slots .. ',' .. priority .. ',', slots = tonumber(slots), priority = priority, retries = tonumber(retries), delay = tonumber(delay),
     backoff = tonumber(backoff), max_delay = tonumber(max_delay), jitter = tonumber(jitter),
     timeout = tonumber(timeout) or 0, grace = tonumber(grace) or 0, allow_failure = string.find(flags, 'a', 1, true) ~= nil,
     keyed = string.find(flags, 'k', 1, true) ~= nil, max_active = tonumber(max_active) or 0 }
@@ -504,15 +504,33 @@ local function mark(r, index, attempt, stays)
   run.changed[r] = true
 end
 
--- `terms` is what pools go by: <slots>,<priority>,<group>,<weight>;<payload>.
-function run.offer(r, index, attempt)
-  local task, o = plan.task(r.plan, index), run.offers
-  local n = #o
-  if not r.terms then r.terms = run.is_backfill(r) and r.dag.team .. '!backfill,0.2;' .. r.payload or r.dag.team .. ',1;' .. r.payload end
-  o[n + 1] = r.path .. '/' .. index .. '/' .. attempt
-  o[n + 2] = task.pool
-  o[n + 3] = task.place .. r.terms
-  o[n + 4] = format('%d', r.created)
+-- A pool's entry to be (lib/pool.lua). `terms` is what it goes by: <slots>,<priority>,<group>,<weight>;<payload>. `fresh`: no pool
+-- can have seen the attempt before.
+function run.offer(r, index, attempt, fresh)
+  local task = plan.task(r.plan, index)
+  if not r.terms then
+    local backfill = run.is_backfill(r)
+    r.group, r.weight = backfill and r.dag.team .. '!backfill' or r.dag.team, backfill and '0.2' or '1'
+    r.terms = r.group .. ',' .. r.weight .. ';' .. r.payload
+  end
+  run.offers[#run.offers + 1] = { id = r.path .. '/' .. index .. '/' .. attempt, pool = task.pool, terms = task.place .. r.terms,
+    slots = task.slots, priority = task.priority, group = r.group, weight = r.weight, payload = r.payload, nonce = '', worker = '',
+    since = r.created, fresh = fresh, r = r, index = index, attempt = attempt }
+end
+
+-- Its pool has it.
+function run.has(offer)
+  local r, member = offer.r, member_of(offer.index, offer.attempt)
+  if r.marks[member] then r.marks[member] = nil else mark(r, offer.index, offer.attempt, false) end
+end
+
+-- The offers as scripts return them: {attempt id, pool, terms, its run's creation (ms), …}.
+function run.offer_list()
+  local list = {}
+  for i, o in ipairs(run.offers) do
+    list[4 * i - 3], list[4 * i - 2], list[4 * i - 1], list[4 * i] = o.id, o.pool, o.terms, format('%d', o.since)
+  end
+  return list
 end
 
 -- What is in its ready set is offered: what nobody has offered yet, or, if all offers are in doubt, everything once more.
@@ -564,7 +582,7 @@ end
 -- A ready task takes its place under all of its limits and goes into its run's ready set, from which it is offered;
 -- or it is parked at the first limit that is full, and holds no place meanwhile. `attempt` is text. `jump`: it was first in
 -- line at that one. Returns whether it was offered.
-function run.admit(r, index, attempt, jump)
+function run.admit(r, index, attempt, jump, fresh)
   local limits, member = run.limits_of(r, index), r.id .. '/' .. index
   for _, l in ipairs(limits) do
     if l.busy >= l.max or (l.parked > 0 and l ~= jump) then
@@ -578,16 +596,16 @@ function run.admit(r, index, attempt, jump)
   end
   for _, l in ipairs(limits) do place(l, member, true) end
   mark(r, index, attempt, true)
-  if run.owner then run.offer(r, index, attempt) else run.woken[r.path] = true end
+  if run.owner then run.offer(r, index, attempt, fresh) else run.woken[r.path] = true end
   return run.owner
 end
 
 function run.ready(r, index, rec)
   local since = since_now(r)
-  if not rec and not r.cleared then return run.set(r, index, record.first(since, run.admit(r, index, '1'))) end
+  if not rec and not r.cleared then return run.set(r, index, record.first(since, run.admit(r, index, '1', nil, true))) end
   local last = rec and rec.attempt or tonumber(call('HGET', run.key('tries', r.dag.id, r.id), 'last' .. index)) or 0
   local attempt = last + 1
-  local offered = run.admit(r, index, format('%d', attempt))
+  local offered = run.admit(r, index, format('%d', attempt), nil, true)
   run.put(r, index, { state = offered and 'q' or 'r', attempt = attempt, failures = rec and rec.failures or 0,
     losses = rec and rec.losses or 0, ready = since, queued = offered and since or '', started = '', ended = '', worker = '' })
 end
@@ -887,8 +905,8 @@ function run.start_next(d)
   end
 end
 
--- Every script that includes this ends with it: what follows is done, freed places are taken.
-function run.finish()
+-- What follows is done, freed places are taken.
+function run.follow()
   run.spread()
   repeat
     local name, l = next(run.touched)
@@ -897,6 +915,11 @@ function run.finish()
       run.unpark(l)
     end
   until not name
+end
+
+-- Every script that includes this ends with it, or with its two halves.
+function run.finish()
+  run.follow()
   run.write()
 end
 
