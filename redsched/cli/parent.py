@@ -15,6 +15,8 @@ import time
 VARIABLE = "REDSCHED_PARENT_PID"
 PAUSE_S = 0.5
 PR_SET_PDEATHSIG = 1
+# What the kernel sends, once for each thread that `up` had: a second SIGTERM would mean "stop the bodies, too".
+ORPHANED = signal.SIGUSR2
 
 _child = False
 
@@ -45,9 +47,15 @@ def _ask_kernel() -> bool:
     try:
         import ctypes
 
-        return bool(ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0) == 0)
+        signal.signal(ORPHANED, _end)
+        return bool(ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ORPHANED, 0, 0, 0) == 0)
     except (ImportError, OSError, AttributeError):
         return False
+
+
+def _end(*_: object) -> None:
+    signal.signal(ORPHANED, signal.SIG_IGN)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _poll(parent: int) -> None:

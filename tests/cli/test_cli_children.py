@@ -108,6 +108,36 @@ def test_a_child_ends_when_its_parent_is_killed(kernel: bool, tmp_path: Path) ->
     until(lambda: not _runs(pid), 10)
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux sends a signal when a parent dies")
+def test_a_child_hears_once_that_a_parent_with_threads_was_killed(tmp_path: Path) -> None:
+    """The kernel says it once for each thread; to a worker a second SIGTERM means that its bodies are to be stopped."""
+    child = (
+        "import os, signal, time\nfrom redsched.cli import parent\nheard = []\n"
+        "signal.signal(signal.SIGTERM, lambda *_: heard.append(1))\nparent.follow_parent()\nprint(os.getpid(), flush=True)\n"
+        "while not heard: time.sleep(0.001)\n"
+        "end = time.monotonic() + 0.3\nwhile time.monotonic() < end: time.sleep(0.001)\n"
+        f"open({str(tmp_path / 'heard')!r}, 'w').write(str(len(heard)))\n"
+    )
+    middle = (
+        "import os, subprocess, sys, threading, time\n"
+        f"subprocess.Popen([sys.executable, '-c', {child!r}], env={{**os.environ, 'REDSCHED_PARENT_PID': str(os.getpid())}})\n"
+        "for _ in range(20): threading.Thread(target=time.sleep, args=(60,)).start()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", middle],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    with process.stdout as lines:
+        pid = int(lines.readline())
+    process.kill()
+    process.wait()
+    until(lambda: not _runs(pid), 10)
+    assert (tmp_path / "heard").read_text() == "1"
+
+
 def _runs(pid: int) -> bool:
     try:
         os.kill(pid, 0)
