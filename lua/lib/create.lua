@@ -21,8 +21,7 @@ function create.run(d, run_id, kind, logical, params, nonce, keys)
     redis.call('ZADD', prefix .. 'timers', (tonumber(logical) or run.now) + head.deadline, 'deadline/' .. r.path)
   end
   redis.call('ZADD', index_key, now, run_id)
-  redis.call('ZADD', prefix .. 'recent', now, dag .. '/' .. run_id)
-  redis.call('ZREMRANGEBYRANK', prefix .. 'recent', 0, -1001) -- for lists over all DAGs; each DAG's own list is whole
+  run.list('recent', dag .. '/' .. run_id, run.now)
   if logical ~= '' then redis.call('ZADD', dates_key, logical, run_id) end
   if params ~= '' then redis.call('SET', run.key('params', dag, run_id), params) end
   if keys ~= '' then

@@ -98,7 +98,7 @@ function edit.finish(r)
     run.note(r, 'state', 'queued')
     redis.call('HDEL', r.key, 'ended')
     r.state = 'queued'
-    redis.call('ZREM', run.prefix .. 'ended', r.path)
+    run.list('ended', r.path, false)
     run.enqueue(r)
   end
 end

@@ -79,6 +79,7 @@ function fix.run(r)
   local created, running, queued = string.format('%d', r.created), r.state == 'running', r.state == 'queued'
   local v = redis.call('HMGET', r.key, 'started', 'ended', 'late')
   put(running, 'SADD', d.active_key, 'SREM', r.id)
+  d.active = nil
   put(running, 'ZADD', prefix .. 'running_runs', 'ZREM', plain, v[1] or created)
   put(queued, 'ZADD', d.queue_key, 'ZREM', r.id, run.order(r))
   put(queued, 'ZADD', prefix .. 'queued_runs', 'ZREM', plain, created)
@@ -121,6 +122,7 @@ function other.gone(dag, id)
   for _, list in ipairs({ 'queued_runs', 'running_runs' }) do redis.call('ZREM', prefix .. list, dag .. '/' .. id) end
   for _, list in ipairs({ 'outbox', 'ended' }) do redis.call('ZREM', prefix .. list, name) end
   redis.call('SREM', prefix .. 'active:' .. dag, id)
+  if d then d.active = nil end
   redis.call('ZREM', prefix .. 'queue:' .. dag, id)
   local packed = redis.call('HEXISTS', prefix .. 'packed:' .. dag, id) == 1
   if not packed then
@@ -179,6 +181,7 @@ function other.inactive(dag, id)
   local d = run.dag(dag)
   local r = d and run.open(d.name, id)
   if not d or (r and r.state == 'running') or redis.call('SREM', d.active_key, id) == 0 then return end
+  d.active = nil
   run.start_next(d)
   return true
 end

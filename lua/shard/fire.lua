@@ -26,10 +26,11 @@ local function note_skip(d, ms, reason)
 end
 
 local function fire(d, ms, run_id, overlap)
-  if overlap == 'skip' and redis.call('SCARD', d.active_key) + redis.call('ZCARD', d.queue_key) > 0 then
+  if overlap == 'skip' and run.active(d) + redis.call('ZCARD', d.queue_key) > 0 then
     return note_skip(d, ms, 'an earlier run was active (overlap: skip)')
   end
   if overlap == 'cancel_running' then
+    run.write()
     for _, id in ipairs(redis.call('SMEMBERS', d.active_key)) do
       local r = run.open(d.name, id)
       if r and r.state == 'running' and not r.frozen then cancel.run(r, 'cancelled') end
@@ -51,10 +52,10 @@ for i = 2, #ARGV, 6 do
     end
     if following == '' then
       redis.call('HDEL', prefix .. 'dag:' .. dag, 'slot')
-      redis.call('ZREM', prefix .. 'slots', dag)
+      run.list('slots', dag, false)
     else
       redis.call('HSET', prefix .. 'dag:' .. dag, 'slot', following)
-      redis.call('ZADD', prefix .. 'slots', look, dag)
+      run.list('slots', dag, look)
     end
   end
 end

@@ -255,8 +255,8 @@ end
 -- The life of a run and its tasks. Every change of run state goes through here, so that counters, sets, limits and the outbox
 -- move together. A task's own flip from unsettled to settled guards every counter: what is said twice is counted once.
 -- Work that would take long (fans, long chains of skips) stops at a budget and goes on through the inbox.
--- What happens to the hash, the ready set and the limits of a run is noted first and written by `write`, many in a command:
--- whoever reads or writes them by himself calls it before.
+-- What happens to the hash, the ready set and the limits of a run, and to the lists that name runs, is noted first and written by
+-- `write`, many in a command: whoever reads or writes them by himself calls it before.
 local run = {}
 
 -- A function outlives its call: every script begins with this. `owner`: the caller offers what becomes ready to the pools at once,
@@ -265,6 +265,7 @@ function run.begin(prefix, inbox, now, owner)
   look_up()
   run.prefix, run.inbox, run.now, run.owner, run.budget = prefix, inbox, now, owner, 500
   run.dags, run.opened, run.limits, run.touched, run.woken, run.changed, run.moved = {}, {}, {}, {}, {}, {}, {}
+  run.lists, run.over, run.moved_dags = {}, {}, {}
   run.offers, run.ended, run.work, run.next_work, run.wanted = {}, {}, {}, 1, {}
 end
 
@@ -278,7 +279,7 @@ function run.dag(id)
   if v[1] then
     local p = run.prefix
     d = { id = id, version = v[1], digest = v[7], deleted = v[8] and true or false, team = v[2], paused = v[3] == '1', max_runs = tonumber(v[4]), max_tasks = tonumber(v[5]), generation = v[6],
-      name = v[6] == '0' and id or (id .. '~' .. v[6]), active_key = p .. 'active:' .. id, queue_key = p .. 'queue:' .. id }
+      name = v[6] == '0' and id or (id .. '~' .. v[6]), places = {}, active_key = p .. 'active:' .. id, queue_key = p .. 'queue:' .. id }
   end
   run.dags[id] = d
   return d
@@ -470,9 +471,49 @@ local function write_run(r)
   end
 end
 
+-- A list of the shard (a zset) has the member from now on, with this score, or has it no more (`false`).
+function run.list(name, member, score)
+  local list = run.lists[name]
+  if not list then
+    list = {}
+    run.lists[name] = list
+  end
+  list[member] = score
+end
+
+local function write_lists()
+  for name, list in pairs(run.lists) do
+    local key, into, out = run.prefix .. name, {}, {}
+    for member, score in pairs(list) do
+      if score then into[#into + 1], into[#into + 2] = score, member else out[#out + 1] = member end
+    end
+    bulk('ZADD', key, into)
+    bulk('ZREM', key, out)
+    if name == 'recent' then call('ZREMRANGEBYRANK', key, 0, -1001) end -- for lists over all DAGs; each DAG's own list is whole
+  end
+  run.lists = {}
+end
+
+-- Runs that have ended have nothing ready.
+local function write_over()
+  local keys = {}
+  for i, r in ipairs(run.over) do keys[i] = run.ready_key(r) end
+  if #keys > 0 and call('DEL', unpack(keys)) > 0 then
+    for _, r in ipairs(run.over) do call('ZREM', run.prefix .. 'outbox', r.path) end
+  end
+  run.over = {}
+end
+
 -- Everything that was noted since the last time.
 function run.write()
   for r in pairs(run.changed) do write_run(r) end
+  write_over()
+  write_lists()
+  for d in pairs(run.moved_dags) do
+    move(d.places, d.active_key)
+    d.places = {}
+  end
+  run.moved_dags = {}
   for l in pairs(run.moved) do
     move(l.places, l.busy_key)
     l.places = {}
@@ -725,16 +766,16 @@ function run.end_as(r, state)
   local d = r.dag
   if r.state == 'queued' then
     call('ZREM', d.queue_key, r.id)
-    call('ZREM', run.prefix .. 'queued_runs', d.id .. '/' .. r.id)
+    run.list('queued_runs', d.id .. '/' .. r.id, false)
+  else
+    run.activate(d, r.id, false)
+    run.list('running_runs', d.id .. '/' .. r.id, false)
   end
   r.state, r.marks = state, {}
   run.note(r, 'state', state)
   run.note(r, 'ended', format('%d', run.now))
-  call('DEL', run.ready_key(r))
-  call('ZREM', run.prefix .. 'outbox', r.path)
-  call('SREM', d.active_key, r.id)
-  call('ZREM', run.prefix .. 'running_runs', d.id .. '/' .. r.id)
-  call('ZADD', run.prefix .. 'ended', run.now, r.path)
+  run.over[#run.over + 1] = r
+  run.list('ended', r.path, run.now)
   if run.is_backfill(r) then run.leave_backfill(r, state) end
   if state == 'success' then run.hook(r, 'success') elseif state == 'failed' then run.hook(r, 'failure') end
   local e = run.ended
@@ -863,12 +904,12 @@ function run.start(r, fresh)
   r.state = 'running'
   run.note(r, 'state', 'running')
   run.note(r, 'started', format('%d', run.now))
-  call('SADD', r.dag.active_key, r.id)
-  if not fresh then call('ZREM', run.prefix .. 'queued_runs', r.dag.id .. '/' .. r.id) end
-  call('ZADD', run.prefix .. 'running_runs', run.now, r.dag.id .. '/' .. r.id)
+  run.activate(r.dag, r.id, true)
+  if not fresh then run.list('queued_runs', r.dag.id .. '/' .. r.id, false) end
+  run.list('running_runs', r.dag.id .. '/' .. r.id, run.now)
   local timeout = plan.head(r.plan).run_timeout
   if timeout > 0 then call('ZADD', run.prefix .. 'timers', run.now + timeout, 'expire/' .. r.path) end
-  if not fresh and call('HEXISTS', r.key, 'reopen') == 1 then run.reopen(r) else run.roots(r, 0) end
+  if r.cleared and call('HEXISTS', r.key, 'reopen') == 1 then run.reopen(r) else run.roots(r, 0) end
 end
 
 -- A run that was cleared goes on with the tasks that are listed in `reopen`.
@@ -890,14 +931,25 @@ function run.reopen(r)
   end
 end
 
+-- How many runs of the DAG are running.
+function run.active(d)
+  if not d.active then d.active = call('SCARD', d.active_key) end
+  return d.active
+end
+
+function run.activate(d, id, stays)
+  d.active = run.active(d) + (stays and 1 or -1)
+  d.places[id], run.moved_dags[d] = stays, true
+end
+
 function run.room(d)
-  return not d.paused and call('SCARD', d.active_key) < d.max_runs
+  return not d.paused and run.active(d) < d.max_runs
 end
 
 -- The run waits for its turn, which may be now.
 function run.enqueue(r)
   local d = r.dag
-  call('ZADD', run.prefix .. 'queued_runs', format('%d', r.created), d.id .. '/' .. r.id)
+  run.list('queued_runs', d.id .. '/' .. r.id, r.created)
   call('ZADD', d.queue_key, run.order(r), r.id)
   run.start_next(d)
 end
@@ -905,14 +957,21 @@ end
 -- Queued runs of a DAG start in the order of their logical dates, as far as its limit allows.
 function run.start_next(d)
   while run.room(d) do
-    local id = call('ZRANGE', d.queue_key, 0, 0)[1]
-    if not id then return end
-    if run.budget <= 0 then return run.continue('limits', d.id) end
-    run.budget = run.budget - 1
-    local r = run.open(d.name, id)
-    if r and r.frozen then return end -- when its edit is done, this is tried again
-    call('ZREM', d.queue_key, id)
-    if r and r.state == 'queued' then run.start(r) end
+    if run.budget <= 0 then return call('ZCARD', d.queue_key) > 0 and run.continue('limits', d.id) end
+    local ids, gone = call('ZRANGE', d.queue_key, 0, math.min(run.budget, d.max_runs - run.active(d), 50) - 1), {}
+    if #ids == 0 then return end
+    for i, id in ipairs(ids) do
+      local r = run.open(d.name, id)
+      if r and r.frozen then break end -- when its edit is done, this is tried again
+      gone[i] = id
+    end
+    bulk('ZREM', d.queue_key, gone)
+    for _, id in ipairs(gone) do
+      run.budget = run.budget - 1
+      local r = run.open(d.name, id)
+      if r and r.state == 'queued' then run.start(r) end
+    end
+    if #gone < #ids then return end
   end
 end
 
@@ -1039,7 +1098,7 @@ function edit.finish(r)
     run.note(r, 'state', 'queued')
     redis.call('HDEL', r.key, 'ended')
     r.state = 'queued'
-    redis.call('ZREM', run.prefix .. 'ended', r.path)
+    run.list('ended', r.path, false)
     run.enqueue(r)
   end
 end
@@ -1146,6 +1205,7 @@ function fix.run(r)
   local created, running, queued = string.format('%d', r.created), r.state == 'running', r.state == 'queued'
   local v = redis.call('HMGET', r.key, 'started', 'ended', 'late')
   put(running, 'SADD', d.active_key, 'SREM', r.id)
+  d.active = nil
   put(running, 'ZADD', prefix .. 'running_runs', 'ZREM', plain, v[1] or created)
   put(queued, 'ZADD', d.queue_key, 'ZREM', r.id, run.order(r))
   put(queued, 'ZADD', prefix .. 'queued_runs', 'ZREM', plain, created)
@@ -1188,6 +1248,7 @@ function other.gone(dag, id)
   for _, list in ipairs({ 'queued_runs', 'running_runs' }) do redis.call('ZREM', prefix .. list, dag .. '/' .. id) end
   for _, list in ipairs({ 'outbox', 'ended' }) do redis.call('ZREM', prefix .. list, name) end
   redis.call('SREM', prefix .. 'active:' .. dag, id)
+  if d then d.active = nil end
   redis.call('ZREM', prefix .. 'queue:' .. dag, id)
   local packed = redis.call('HEXISTS', prefix .. 'packed:' .. dag, id) == 1
   if not packed then
@@ -1246,6 +1307,7 @@ function other.inactive(dag, id)
   local d = run.dag(dag)
   local r = d and run.open(d.name, id)
   if not d or (r and r.state == 'running') or redis.call('SREM', d.active_key, id) == 0 then return end
+  d.active = nil
   run.start_next(d)
   return true
 end
