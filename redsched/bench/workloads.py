@@ -338,7 +338,14 @@ def _xargs(count: int, at_once: int) -> float:
 ALL: Final[dict[str, Workload]] = {
     w.name: w
     for w in (
-        Workload("dag20", "N runs of a 20-task DAG at once", dag20, Size(runs=500), ("runs", "dags")),
+        Workload(
+            "dag20",
+            "N runs of a 20-task DAG at once",
+            dag20,
+            Size(runs=1000, dags=1),
+            ("runs", "dags"),
+            {"concurrency": 3},
+        ),
         Workload(
             "hop",
             "A chain of 50, one run at a time: from one body to the next",
