@@ -46,7 +46,7 @@ end
 for i = 2, #ARGV, 6 do
   local dag, expected, following, look, overlap, actions = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4], ARGV[i + 5]
   local d = run.dag(dag)
-  if d and not d.deleted and not d.paused and redis.call('HGET', prefix .. 'dag:' .. dag, 'slot') == expected then
+  if d and not d.deleted and not d.paused and d.slot == expected then
     for kind, ms, text in string.gmatch(actions, '(%a+):(%-?%d+):([^|]*)') do
       if kind == 'run' then fire(d, ms, text, overlap) else note_skip(d, ms, text) end
     end

@@ -108,7 +108,9 @@ def test_a_child_ends_when_its_parent_is_killed(kernel: bool, tmp_path: Path) ->
     until(lambda: not _runs(pid), 10)
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux sends a signal when a parent dies")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="only Linux sends a signal when a parent dies"
+)
 def test_a_child_hears_once_that_a_parent_with_threads_was_killed(tmp_path: Path) -> None:
     """The kernel says it once for each thread; to a worker a second SIGTERM means that its bodies are to be stopped."""
     child = (

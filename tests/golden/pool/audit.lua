@@ -134,9 +134,9 @@ function pool.save()
     call('HSET', pool.meta, 'v', format('%.6f', pool.v), 'passed', format('%d', pool.passed))
   end
   local minute = pool.prefix .. 'shares:' .. format('%d', math.floor(pool.now / 60000))
-  for group, slots in pairs(pool.shares) do
-    if call('HINCRBY', minute, group, slots) == slots then call('EXPIRE', minute, 900) end
-  end
+  local new = false
+  for group, slots in pairs(pool.shares) do new = call('HINCRBY', minute, group, slots) == slots or new end
+  if new then call('EXPIRE', minute, 900) end
 end
 
 -- The only place that puts work on a stream, so that waking a worker can't be forgotten.

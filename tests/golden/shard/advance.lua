@@ -274,11 +274,11 @@ end
 function run.dag(id)
   local d = run.dags[id]
   if d ~= nil then return d end
-  local v = call('HMGET', run.prefix .. 'dag:' .. id, 'version', 'team', 'paused', 'max_active_runs', 'max_active_tasks', 'generation', 'digest', 'deleted')
+  local v = call('HMGET', run.prefix .. 'dag:' .. id, 'version', 'team', 'paused', 'max_active_runs', 'max_active_tasks', 'generation', 'digest', 'deleted', 'slot')
   d = false
   if v[1] then
     local p = run.prefix
-    d = { id = id, version = v[1], digest = v[7], deleted = v[8] and true or false, team = v[2], paused = v[3] == '1', max_runs = tonumber(v[4]), max_tasks = tonumber(v[5]), generation = v[6],
+    d = { id = id, version = v[1], digest = v[7], deleted = v[8] and true or false, slot = v[9], team = v[2], paused = v[3] == '1', max_runs = tonumber(v[4]), max_tasks = tonumber(v[5]), generation = v[6],
       name = v[6] == '0' and id or (id .. '~' .. v[6]), places = {}, active_key = p .. 'active:' .. id, queue_key = p .. 'queue:' .. id }
   end
   run.dags[id] = d
@@ -1438,9 +1438,9 @@ function pool.save()
     call('HSET', pool.meta, 'v', format('%.6f', pool.v), 'passed', format('%d', pool.passed))
   end
   local minute = pool.prefix .. 'shares:' .. format('%d', math.floor(pool.now / 60000))
-  for group, slots in pairs(pool.shares) do
-    if call('HINCRBY', minute, group, slots) == slots then call('EXPIRE', minute, 900) end
-  end
+  local new = false
+  for group, slots in pairs(pool.shares) do new = call('HINCRBY', minute, group, slots) == slots or new end
+  if new then call('EXPIRE', minute, 900) end
 end
 
 -- The only place that puts work on a stream, so that waking a worker can't be forgotten.
