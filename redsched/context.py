@@ -7,8 +7,7 @@ Imports only the standard library, since `import redsched` imports it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -92,14 +91,20 @@ def context() -> Context:
         ) from None
 
 
-@contextmanager
-def running(current: Context) -> Iterator[Context]:
-    """Make this the context of the body that runs inside."""
-    token = _current.set(current)
-    try:
-        yield current
-    finally:
-        _current.reset(token)
+class running:
+    """Make this the context of the body that runs inside. (A generator would take three times as long.)"""
+
+    __slots__ = ("_token", "current")
+
+    def __init__(self, current: Context) -> None:
+        self.current = current
+
+    def __enter__(self) -> Context:
+        self._token = _current.set(self.current)
+        return self.current
+
+    def __exit__(self, *_: object) -> None:
+        _current.reset(self._token)
 
 
 class Skip(Exception):

@@ -58,7 +58,7 @@ COLUMNS = {
     help="Everybody so often in turn; medians count.",
 )
 @click.option("--workers", default=1, show_default=True, help="redsched's workers.")
-@click.option("--concurrency", default=2, show_default=True, help="Tasks at a time in each.")
+@click.option("--concurrency", default=3, show_default=True, help="Tasks at a time in each.")
 @click.option(
     "--keep/--no-keep",
     default=None,

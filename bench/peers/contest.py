@@ -56,7 +56,7 @@ class Ours:
 
     def start(self) -> None:
         for name, shape in SHAPES.items():
-            self.dags[name] = load.register(self.site, name, shape, 1 if name == "hop" else 16)
+            self.dags[name] = load.register(self.site, name, shape)
         self.site.start("scheduler", self.site.setup.schedulers or 1)
         self.start_workers()
 

@@ -301,10 +301,18 @@ def stream_entries(reply: Any) -> list[tuple[bytes, list[Entry]]]:
     RESP2 gives [[stream, entries]], RESP3 {stream: [entries]} or, unified, {stream: entries}; nothing is [], {} or None.
     An entry that was deleted meanwhile has no fields: it comes with {}.
     """
+    return [(stream, [_entry(e) for e in _flat(entries)]) for stream, entries in _pairs(reply)]
+
+
+def stream_names(reply: Any) -> list[bytes]:
+    """Only the streams in which something was found."""
+    return [stream for stream, _ in _pairs(reply)]
+
+
+def _pairs(reply: Any) -> Any:
     if not reply:
-        return []
-    pairs = reply.items() if isinstance(reply, Mapping) else reply
-    return [(stream, [_entry(e) for e in _flat(entries)]) for stream, entries in pairs]
+        return ()
+    return reply.items() if isinstance(reply, Mapping) else reply
 
 
 def _flat(entries: Any) -> Any:

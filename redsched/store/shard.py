@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -81,8 +80,7 @@ class Advance(NamedTuple):
     next_hook: int
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(NamedTuple):
     """What became of an attempt. `result` is JSON text; `skip` are the direct downstream tasks (indexes) not chosen."""
 
     attempt_id: str
@@ -311,7 +309,7 @@ class ShardStore:
 
     def wait(self, shards: Sequence[int], ms: int, reading: Callable[[bool], None]) -> list[int]:
         """Shards whose inbox holds something, waiting up to `ms` for the first. `reading` is told when it may be cut off."""
-        from redsched.store.connect import stream_entries
+        from redsched.store.connect import stream_names
 
         names = {self.keys(s, "inbox")[0]: s for s in shards}
         with self._store.translate():
@@ -324,7 +322,7 @@ class ShardStore:
                 reply = self._store.reader.execute_command(*words)
             finally:
                 reading(False)
-        return [names[key.decode()] for key, _ in stream_entries(reply)]
+        return [names[key.decode()] for key in stream_names(reply)]
 
     def _wait_apart(self, reads: Reads, inboxes: list[str], ms: int) -> list[str]:
         """In a cluster: each inbox has a read of its own, which stands until something comes, over many calls of this."""

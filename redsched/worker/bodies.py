@@ -142,8 +142,7 @@ def _load(target: str, functions: dict[str, Callable[..., Any]]) -> Callable[...
     return function
 
 
-@contextlib.contextmanager
-def entered(job: Job, store: Store, say: Say) -> Iterator[None]:
+def entered(job: Job, store: Store, say: Say) -> contextlib.AbstractContextManager[object]:
     """What a Python body finds around it: `context()`, and the task's `env`."""
     nonce = f"{random.getrandbits(64):x}"
     moment = None if job.logical_ms is None else instant(job.logical_ms)
@@ -160,9 +159,13 @@ def entered(job: Job, store: Store, say: Say) -> Iterator[None]:
         claim=lambda name: bool(say(store.shard.once, job.attempt_id, name, nonce)),
         undo=lambda name: say(store.shard.once_undo, job.attempt_id, name, nonce),
     )
-    before = {name: os.environ.get(name) for name in job.task.env}
-    if before:
-        os.environ.update(job.task.env)
+    return _with_env(job.task.env, current) if job.task.env else running(current)
+
+
+@contextlib.contextmanager
+def _with_env(env: Mapping[str, str], current: Context) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in env}
+    os.environ.update(env)
     try:
         with running(current):
             yield
