@@ -111,10 +111,8 @@ function run.wanted_fields(d, path)
   for _, index in ipairs(wanted) do
     if #names > MOST then break end
     names[#names + 1] = index
-    local below = plan.below(p, index)
-    if #below <= MOST then
-      for i = 1, #below do names[#names + 1] = below[i] end
-    end
+    local edges = plan.edges(p, index) or {}
+    for i = 1, #edges, 3 do names[#names + 1] = edges[i] end
   end
   return names
 end
@@ -274,7 +272,8 @@ function run.write()
 end
 
 function run.since(r, ms)
-  return format('%d', math.max(0, ms - r.created))
+  local since = ms - r.created
+  return format('%d', since > 0 and since or 0)
 end
 
 -- The same of now.
@@ -578,13 +577,27 @@ local function skip(r, child)
   if not run.record(r, child) then run.settle(r, child, nil, 'k') end
 end
 
+local NOTHING = {}
+
 -- What was not chosen among the direct downstream.
 local function skipped_by_choice(item)
-  if item.letter ~= 's' then return {} end
+  if item.letter ~= 's' or not find(item.r.flags, 'b', 1, true) then return NOTHING end
   local set = {}
   local list = call('HGET', run.key('tries', item.r.dag.id, item.r.id), 'branch' .. item.index)
   for child in string.gmatch(list or '', '%d+') do set[child] = true end
   return set
+end
+
+-- All of its downstream hears that the task has settled. False if there is too much of it for that.
+local function spread_whole(item, chosen_not)
+  local r, edges = item.r, item.position == 1 and plan.edges(item.r.plan, item.index)
+  if not edges or #edges / 3 > run.budget then return false end
+  for i = 1, #edges, 3 do
+    if r.state ~= 'running' then return true end
+    run.budget = run.budget - 1
+    if chosen_not[edges[i]] then skip(r, edges[i]) else tell(r, edges[i], edges[i + 1], edges[i + 2], item.letter) end
+  end
+  return true
 end
 
 -- What follows from everything that has settled in this call, as far as the budget goes.
@@ -592,9 +605,9 @@ function run.spread()
   while run.next_work <= #run.work do
     local item = run.work[run.next_work]
     local r = item.r
-    if r.state == 'running' then
+    local chosen_not = r.state == 'running' and skipped_by_choice(item)
+    if chosen_not and not spread_whole(item, chosen_not) then
       local downstream = plan.downstream(r.plan, item.index)
-      local chosen_not = find(r.flags, 'b', 1, true) and skipped_by_choice(item) or {}
       local child, n, rule, position = plan.child(downstream, item.position)
       while child and r.state == 'running' do
         if run.budget <= 0 then return run.put_back() end

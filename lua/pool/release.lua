@@ -12,8 +12,8 @@
 pool.begin(prefix, clock.now())
 if not pool.open() then return 0 end
 local released = 0
-for _, e in ipairs(pool.list({ unpack(ARGV, 2) })) do
-  if e and e.nonce == nonce and (e.state == 'R' or e.state == 'S') and not pool.dropped[e.id] then
+for _, e in ipairs(pool.granted({ unpack(ARGV, 2) }, nonce)) do
+  if not pool.dropped[e.id] then
     pool.drop(e)
     released = released + e.slots
   end

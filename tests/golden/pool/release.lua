@@ -11,10 +11,10 @@ function clock.of_entry(id)
   return tonumber(string.match(id, '^(%d+)'))
 end
 -- What every step needs, without being looked up each time. Nothing is there yet when a library is loaded: `begin` looks.
-local call, match, find, format
+local call, match, find, format, byte
 
 local function look_up()
-  call, match, find, format = redis.call, string.match, string.find, string.format
+  call, match, find, format, byte = redis.call, string.match, string.find, string.format, string.byte
 end
 -- One command for a key and many values, in parts: Lua's unpack ends at 8000.
 local function bulk(command, key, list)
@@ -69,12 +69,13 @@ function pool.get(id)
   return decode(id, call('HGET', pool.entries, id))
 end
 
--- The entries of these ids, false where there is none. At most 4000.
-function pool.list(ids)
+-- Those of these ids that are granted under this nonce, with what `drop` wants to know of them.
+function pool.granted(ids, nonce)
   local found = {}
-  if #ids == 0 then return found end
-  local texts = call('HMGET', pool.entries, unpack(ids))
-  for i = 1, #ids do found[i] = texts[i] and not pool.dropped[ids[i]] and decode(ids[i], texts[i]) end
+  for i, text in ipairs(call('HMGET', pool.entries, unpack(ids))) do
+    local state, holder, slots = match(text or '', '^([RS]),([^,]*),[^,]*,(%d+),')
+    if holder == nonce then found[#found + 1] = { id = ids[i], state = state, slots = tonumber(slots) } end
+  end
   return found
 end
 
@@ -393,8 +394,8 @@ local nonce = ARGV[1]
 pool.begin(prefix, clock.now())
 if not pool.open() then return 0 end
 local released = 0
-for _, e in ipairs(pool.list({ unpack(ARGV, 2) })) do
-  if e and e.nonce == nonce and (e.state == 'R' or e.state == 'S') and not pool.dropped[e.id] then
+for _, e in ipairs(pool.granted({ unpack(ARGV, 2) }, nonce)) do
+  if not pool.dropped[e.id] then
     pool.drop(e)
     released = released + e.slots
   end

@@ -22,10 +22,10 @@ function lease.refused(owner, meta, token)
   return redis.error_reply('FENCED ' .. token .. ' is not the owner; ' .. (current or 'nobody') .. ' is')
 end
 -- What every step needs, without being looked up each time. Nothing is there yet when a library is loaded: `begin` looks.
-local call, match, find, format
+local call, match, find, format, byte
 
 local function look_up()
-  call, match, find, format = redis.call, string.match, string.find, string.format
+  call, match, find, format, byte = redis.call, string.match, string.find, string.format, string.byte
 end
 -- One command for a key and many values, in parts: Lua's unpack ends at 8000.
 local function bulk(command, key, list)
@@ -47,7 +47,7 @@ local PATTERN = '^(%a)(%d+),(%d*),(%d*),(%d*),(%d*),(%d*),(%d*),(%d*)$'
 
 -- Whether a field's value, as far as it is known, is a record.
 function record.decided(value)
-  return value and string.byte(value) > 57 -- a letter
+  return value and byte(value) > 57 -- a letter
 end
 
 function record.decode(value)
@@ -73,19 +73,22 @@ end
 
 -- Its pool has the attempt.
 function record.queue(value, attempt, queued)
-  local head, rest = string.match(value, '^r(' .. attempt .. ',%d*,%d*,%d*),%d*(,.*)$')
+  local head, rest = match(value, '^r(' .. attempt .. ',%d*,%d*,%d*),%d*(,.*)$')
   return head and 'q' .. head .. ',' .. queued .. rest
 end
 
 -- It has not, after all.
 function record.unqueue(value, attempt)
-  local head, rest = string.match(value, '^q(' .. attempt .. ',%d*,%d*,%d*),%d*(,.*)$')
+  local head, rest = match(value, '^q(' .. attempt .. ',%d*,%d*,%d*),%d*(,.*)$')
   return head and 'r' .. head .. ',' .. rest
 end
 
+local FIRST = '^([rqx])(1,%d*),%d*,(%d*,%d*),'
+
 -- The attempt has succeeded; what it was before (r, q or x), too. A success ends a row of losses.
 function record.succeed(value, attempt, started, ended, worker)
-  local state, head, times = string.match(value, '^([rqx])(' .. attempt .. ',%d*),%d*,(%d*,%d*),')
+  local pattern = attempt == '1' and FIRST or '^([rqx])(' .. attempt .. ',%d*),%d*,(%d*,%d*),'
+  local state, head, times = match(value, pattern)
   if not state then return nil end
   return 's' .. head .. ',,' .. times .. ',' .. started .. ',' .. ended .. ',' .. worker, state
 end
@@ -162,7 +165,7 @@ function plan.open(prefix, dag, digest)
   local p = plan.kept[key]
   if not p then
     if plan.count > plan.KEEP then plan.kept, plan.count = {}, 0 end
-    p = { key = key, tasks = {}, downstream = {}, below = {} }
+    p = { key = key, tasks = {}, downstream = {}, edges = {} }
     plan.kept[key] = p
   end
   return p
@@ -171,7 +174,7 @@ end
 -- What is said of the whole DAG.
 function plan.head(p)
   if p.head then return p.head end
-  local v = redis.call('HMGET', p.key, 'n', 'roots', 'run_timeout', 'deadline', 'hooks')
+  local v = call('HMGET', p.key, 'n', 'roots', 'run_timeout', 'deadline', 'hooks')
   local head = { n = v[1], roots = v[2], run_timeout = tonumber(v[3]) or 0, deadline = tonumber(v[4]), hooks = v[5] or '' }
   if v[1] then p.head = head end
   return head
@@ -181,11 +184,11 @@ function plan.task(p, index)
   local task = p.tasks[index]
   if task then return task end
   local pool, slots, priority, retries, delay, backoff, max_delay, jitter, timeout, grace, flags, max_active =
-    string.match(redis.call('HGET', p.key, index), TASK)
+    match(call('HGET', p.key, index), TASK)
   task = { pool = pool, place = slots .. ',' .. priority .. ',', slots = tonumber(slots), priority = priority, retries = tonumber(retries), delay = tonumber(delay),
     backoff = tonumber(backoff), max_delay = tonumber(max_delay), jitter = tonumber(jitter),
-    timeout = tonumber(timeout) or 0, grace = tonumber(grace) or 0, allow_failure = string.find(flags, 'a', 1, true) ~= nil,
-    keyed = string.find(flags, 'k', 1, true) ~= nil, max_active = tonumber(max_active) or 0 }
+    timeout = tonumber(timeout) or 0, grace = tonumber(grace) or 0, allow_failure = find(flags, 'a', 1, true) ~= nil,
+    keyed = find(flags, 'k', 1, true) ~= nil, max_active = tonumber(max_active) or 0 }
   p.tasks[index] = task
   plan.count = plan.count + 1
   return task
@@ -195,26 +198,33 @@ end
 function plan.downstream(p, index)
   local text = p.downstream[index]
   if text then return text end
-  text = redis.call('HGET', p.key, 'd' .. index)
-  if not text and redis.call('EXISTS', p.key) == 0 then return '' end
+  text = call('HGET', p.key, 'd' .. index)
+  if not text and call('EXISTS', p.key) == 0 then return '' end
   p.downstream[index] = text or ''
   plan.count = plan.count + 1
   return text or ''
 end
 
--- The indexes of its direct downstream.
-function plan.below(p, index)
-  local below = p.below[index]
-  if below then return below end
-  below = {}
-  for child in string.gmatch(plan.downstream(p, index), '(%d+):%d+:%a') do below[#below + 1] = child end
-  p.below[index] = below
-  return below
+-- The same taken apart, {child, its number of upstreams, its rule, …}; false if that is long.
+function plan.edges(p, index)
+  local edges = p.edges[index]
+  if edges ~= nil then return edges end
+  local text = plan.downstream(p, index)
+  edges = #text <= 1000 and {}
+  if edges then
+    for child, n, rule in string.gmatch(text, '(%d+):(%d+):(%a)') do
+      local at = #edges
+      edges[at + 1], edges[at + 2], edges[at + 3] = child, tonumber(n), rule
+    end
+    plan.count = plan.count + #edges / 3
+  end
+  p.edges[index] = edges
+  return edges
 end
 
 -- The downstream task at a position: child, its number of upstreams, its rule, the next position; nil at the end.
 function plan.child(text, position)
-  return string.match(text, '(%d+):(%d+):(%a)()', position)
+  return match(text, '(%d+):(%d+):(%a)()', position)
 end
 -- How long to wait before the next attempt. Twin of redsched/retry.py.
 local retry = { CEILING = 604800000 }
@@ -359,10 +369,8 @@ function run.wanted_fields(d, path)
   for _, index in ipairs(wanted) do
     if #names > MOST then break end
     names[#names + 1] = index
-    local below = plan.below(p, index)
-    if #below <= MOST then
-      for i = 1, #below do names[#names + 1] = below[i] end
-    end
+    local edges = plan.edges(p, index) or {}
+    for i = 1, #edges, 3 do names[#names + 1] = edges[i] end
   end
   return names
 end
@@ -522,7 +530,8 @@ function run.write()
 end
 
 function run.since(r, ms)
-  return format('%d', math.max(0, ms - r.created))
+  local since = ms - r.created
+  return format('%d', since > 0 and since or 0)
 end
 
 -- The same of now.
@@ -826,13 +835,27 @@ local function skip(r, child)
   if not run.record(r, child) then run.settle(r, child, nil, 'k') end
 end
 
+local NOTHING = {}
+
 -- What was not chosen among the direct downstream.
 local function skipped_by_choice(item)
-  if item.letter ~= 's' then return {} end
+  if item.letter ~= 's' or not find(item.r.flags, 'b', 1, true) then return NOTHING end
   local set = {}
   local list = call('HGET', run.key('tries', item.r.dag.id, item.r.id), 'branch' .. item.index)
   for child in string.gmatch(list or '', '%d+') do set[child] = true end
   return set
+end
+
+-- All of its downstream hears that the task has settled. False if there is too much of it for that.
+local function spread_whole(item, chosen_not)
+  local r, edges = item.r, item.position == 1 and plan.edges(item.r.plan, item.index)
+  if not edges or #edges / 3 > run.budget then return false end
+  for i = 1, #edges, 3 do
+    if r.state ~= 'running' then return true end
+    run.budget = run.budget - 1
+    if chosen_not[edges[i]] then skip(r, edges[i]) else tell(r, edges[i], edges[i + 1], edges[i + 2], item.letter) end
+  end
+  return true
 end
 
 -- What follows from everything that has settled in this call, as far as the budget goes.
@@ -840,9 +863,9 @@ function run.spread()
   while run.next_work <= #run.work do
     local item = run.work[run.next_work]
     local r = item.r
-    if r.state == 'running' then
+    local chosen_not = r.state == 'running' and skipped_by_choice(item)
+    if chosen_not and not spread_whole(item, chosen_not) then
       local downstream = plan.downstream(r.plan, item.index)
-      local chosen_not = find(r.flags, 'b', 1, true) and skipped_by_choice(item) or {}
       local child, n, rule, position = plan.child(downstream, item.position)
       while child and r.state == 'running' do
         if run.budget <= 0 then return run.put_back() end
@@ -1373,12 +1396,13 @@ function pool.get(id)
   return decode(id, call('HGET', pool.entries, id))
 end
 
--- The entries of these ids, false where there is none. At most 4000.
-function pool.list(ids)
+-- Those of these ids that are granted under this nonce, with what `drop` wants to know of them.
+function pool.granted(ids, nonce)
   local found = {}
-  if #ids == 0 then return found end
-  local texts = call('HMGET', pool.entries, unpack(ids))
-  for i = 1, #ids do found[i] = texts[i] and not pool.dropped[ids[i]] and decode(ids[i], texts[i]) end
+  for i, text in ipairs(call('HMGET', pool.entries, unpack(ids))) do
+    local state, holder, slots = match(text or '', '^([RS]),([^,]*),[^,]*,(%d+),')
+    if holder == nonce then found[#found + 1] = { id = ids[i], state = state, slots = tonumber(slots) } end
+  end
   return found
 end
 

@@ -1,3 +1,9 @@
+-- What every step needs, without being looked up each time. Nothing is there yet when a library is loaded: `begin` looks.
+local call, match, find, format, byte
+
+local function look_up()
+  call, match, find, format, byte = redis.call, string.match, string.find, string.format, string.byte
+end
 -- A task's field in its run's hash, by task index.
 --   absent            `none`, no upstream has settled yet
 --   an integer        `none`; S + 2^14 F + 2^28 K of the upstreams that have settled (so HINCRBY counts)
@@ -14,7 +20,7 @@ local PATTERN = '^(%a)(%d+),(%d*),(%d*),(%d*),(%d*),(%d*),(%d*),(%d*)$'
 
 -- Whether a field's value, as far as it is known, is a record.
 function record.decided(value)
-  return value and string.byte(value) > 57 -- a letter
+  return value and byte(value) > 57 -- a letter
 end
 
 function record.decode(value)
@@ -40,19 +46,22 @@ end
 
 -- Its pool has the attempt.
 function record.queue(value, attempt, queued)
-  local head, rest = string.match(value, '^r(' .. attempt .. ',%d*,%d*,%d*),%d*(,.*)$')
+  local head, rest = match(value, '^r(' .. attempt .. ',%d*,%d*,%d*),%d*(,.*)$')
   return head and 'q' .. head .. ',' .. queued .. rest
 end
 
 -- It has not, after all.
 function record.unqueue(value, attempt)
-  local head, rest = string.match(value, '^q(' .. attempt .. ',%d*,%d*,%d*),%d*(,.*)$')
+  local head, rest = match(value, '^q(' .. attempt .. ',%d*,%d*,%d*),%d*(,.*)$')
   return head and 'r' .. head .. ',' .. rest
 end
 
+local FIRST = '^([rqx])(1,%d*),%d*,(%d*,%d*),'
+
 -- The attempt has succeeded; what it was before (r, q or x), too. A success ends a row of losses.
 function record.succeed(value, attempt, started, ended, worker)
-  local state, head, times = string.match(value, '^([rqx])(' .. attempt .. ',%d*),%d*,(%d*,%d*),')
+  local pattern = attempt == '1' and FIRST or '^([rqx])(' .. attempt .. ',%d*),%d*,(%d*,%d*),'
+  local state, head, times = match(value, pattern)
   if not state then return nil end
   return 's' .. head .. ',,' .. times .. ',' .. started .. ',' .. ended .. ',' .. worker, state
 end
