@@ -18,7 +18,7 @@ function hand.over(keys, first, token)
     local answer = {}
     if #line > 0 then
       pool.begin(line.prefix, run.now)
-      if pool.open() and not pool.refused(shard, fence) then answer = pool.take(line, run.now + 1) end
+      if pool.open(shard) and not pool.refused(shard, fence) then answer = pool.take(line, run.now + 1) end
     end
     for i, offer in ipairs(line) do
       if answer[i] == 'T' then run.has(offer) else left[#left + 1] = offer end

@@ -1,7 +1,7 @@
 -- include: lib/edit.lua
 -- What the entries of an inbox say, and what follows from each. Reports of workers, many in an entry: `report` <worker>, then
 -- <attempt id> and what is said of it, `<kind>,<outcome>,<ms>[\t<extra JSON>\t<reason>]`. All others: `kind`, `id`, `outcome`, `ms`.
-local inbox = {}
+local inbox = { PAGE = 25 }
 
 -- Of all reports that were read, in their order: the run's path, the task's index, the attempt. `seen` were applied.
 local paths, indexes, attempts, read, seen
@@ -14,7 +14,7 @@ end
 -- The next entries, a few because each may hold many reports. All that they name is looked at first, so that each run is read
 -- once.
 function inbox.page(cursor)
-  local entries = call('XRANGE', run.inbox, '(' .. cursor, '+', 'COUNT', 25)
+  local entries = call('XRANGE', run.inbox, '(' .. cursor, '+', 'COUNT', inbox.PAGE)
   for _, entry in ipairs(entries) do
     local f = entry[2]
     if f[1] == 'report' then

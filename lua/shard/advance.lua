@@ -35,7 +35,7 @@ while #entries > 0 do
     cursor = entry[1]
   end
   more = more or inbox.again
-  if more then break end
+  if more or #entries < inbox.PAGE then break end
   entries = inbox.page(cursor)
 end
 if cursor ~= begun then
@@ -51,5 +51,8 @@ run.write()
 local function first(name, none)
   return call('ZRANGE', prefix .. name, 0, 0, 'WITHSCORES')[2] or none
 end
-return { inbox.applied, more and 1 or 0, first('timers', '0'), call('ZCARD', prefix .. 'outbox'), run.offer_list(), run.ended,
-  call('SRANDMEMBER', prefix .. 'stops', 100), first('slots', '0'), first('backfill_look', '-1'), first('hooks', '0') }
+-- Most shards have none of these most of the time.
+local rare = call('EXISTS', prefix .. 'outbox', prefix .. 'stops', prefix .. 'backfill_look', prefix .. 'hooks') > 0
+return { inbox.applied, more and 1 or 0, first('timers', '0'), rare and call('ZCARD', prefix .. 'outbox') or 0, run.offer_list(), run.ended,
+  rare and call('SRANDMEMBER', prefix .. 'stops', 100) or {}, first('slots', '0'), rare and first('backfill_look', '-1') or '-1',
+  rare and first('hooks', '0') or '0' }

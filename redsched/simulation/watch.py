@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 from redsched.simulation.server import Words
@@ -67,7 +68,7 @@ class Watch:
         elif name == "release" and reply == 1:
             self.owners[shard] = ""
         elif name == "report":
-            for attempt, said in zip(args[1::3], args[2::3], strict=True):
+            for attempt, said in pairwise(map(str, args)):
                 if said.startswith("finished,"):
                     self.reported.setdefault(attempt, set()).add(self.world.now)
 

@@ -558,12 +558,15 @@ class ShardStore:
 
     def _report(self, worker_no: int | str, rows: dict[int, list[tuple[str, str, str]]]) -> None:
         """Attempt ids, what is said of them (lua/lib/inbox.lua) and their results, by shard."""
-        calls: list[Call] = [
-            ("shard/report", self.keys(s, "prefix", "inbox"), (worker_no, *chain.from_iterable(part)))
+        parts: list[tuple[list[str], list[str | int]]] = [
+            ([*self.keys(s, "prefix", "inbox")], [len(part), *chain.from_iterable(part)])
             for s, row in rows.items()
             for part in (row[i : i + REPORTS_A_CALL] for i in range(0, len(row), REPORTS_A_CALL))
         ]
-        self._all(calls)
+        if self._store.clients.reads is None and 1 < len(parts) == len(rows):  # on one server, in one call
+            keys, args = zip(*parts, strict=True)
+            parts = [(list(chain.from_iterable(keys)), list(chain.from_iterable(args)))]
+        self._all([("shard/report", tuple(keys), (worker_no, *args)) for keys, args in parts])
 
     def spec(self, dag: str, digest: str) -> dict[str, Any]:
         """The canonical DAG with that digest as a dict, with `_names`: task ids in the order of their indexes."""

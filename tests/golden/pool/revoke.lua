@@ -44,7 +44,7 @@ function pool.begin(prefix, now)
   pool.meta, pool.entries, pool.held_key = prefix .. 'meta', prefix .. 'entries', prefix .. 'held'
   pool.lease, pool.stream, pool.groups = prefix .. 'lease', prefix .. 'stream', prefix .. 'groups'
   pool.done, pool.done_before = prefix .. 'done', prefix .. 'done_before'
-  pool.shares, pool.dropped, pool.known = {}, {}, {}
+  pool.shares, pool.dropped, pool.known, pool.seen = {}, {}, {}, nil
   pool.writes = nothing()
 end
 
@@ -105,11 +105,12 @@ function pool.set(e)
   set[n + 1], set[n + 2] = e.id, encode(e)
 end
 
-function pool.open()
-  local v = call('HMGET', pool.meta, 'slots', 'v', 'passed', 'horizon')
+-- Whether there is such a pool. `caller`: whose fence is looked at next.
+function pool.open(caller)
+  local v = call('HMGET', pool.meta, 'slots', 'v', 'passed', 'horizon', 'fence:' .. (caller or ''))
   if not v[1] then return false end
   pool.slots, pool.v = tonumber(v[1]), tonumber(v[2]) or 0
-  pool.passed, pool.horizon = tonumber(v[3]) or 0, tonumber(v[4]) or 0
+  pool.passed, pool.horizon, pool.seen = tonumber(v[3]) or 0, tonumber(v[4]) or 0, caller and (v[5] or '0')
   pool.used = call('SCARD', pool.held_key)
   pool.busy_groups = call('ZCARD', pool.groups)
   return true
@@ -374,7 +375,7 @@ end
 
 -- The refusal for callers with an outdated token: a pool remembers the highest fence it has seen from each.
 function pool.refused(name, fence)
-  local seen = tonumber(call('HGET', pool.meta, 'fence:' .. name) or '0')
+  local seen = tonumber(pool.seen or call('HGET', pool.meta, 'fence:' .. name) or '0')
   if tonumber(fence) < seen then
     return redis.error_reply('FENCED ' .. name .. ' shows fence ' .. fence .. ', this pool has seen ' .. format('%d', seen))
   end

@@ -1146,7 +1146,7 @@ function edit.slice(r)
 end
 -- What the entries of an inbox say, and what follows from each. Reports of workers, many in an entry: `report` <worker>, then
 -- <attempt id> and what is said of it, `<kind>,<outcome>,<ms>[\t<extra JSON>\t<reason>]`. All others: `kind`, `id`, `outcome`, `ms`.
-local inbox = {}
+local inbox = { PAGE = 25 }
 
 -- Of all reports that were read, in their order: the run's path, the task's index, the attempt. `seen` were applied.
 local paths, indexes, attempts, read, seen
@@ -1159,7 +1159,7 @@ end
 -- The next entries, a few because each may hold many reports. All that they name is looked at first, so that each run is read
 -- once.
 function inbox.page(cursor)
-  local entries = call('XRANGE', run.inbox, '(' .. cursor, '+', 'COUNT', 25)
+  local entries = call('XRANGE', run.inbox, '(' .. cursor, '+', 'COUNT', inbox.PAGE)
   for _, entry in ipairs(entries) do
     local f = entry[2]
     if f[1] == 'report' then
@@ -1371,7 +1371,7 @@ function pool.begin(prefix, now)
   pool.meta, pool.entries, pool.held_key = prefix .. 'meta', prefix .. 'entries', prefix .. 'held'
   pool.lease, pool.stream, pool.groups = prefix .. 'lease', prefix .. 'stream', prefix .. 'groups'
   pool.done, pool.done_before = prefix .. 'done', prefix .. 'done_before'
-  pool.shares, pool.dropped, pool.known = {}, {}, {}
+  pool.shares, pool.dropped, pool.known, pool.seen = {}, {}, {}, nil
   pool.writes = nothing()
 end
 
@@ -1432,11 +1432,12 @@ function pool.set(e)
   set[n + 1], set[n + 2] = e.id, encode(e)
 end
 
-function pool.open()
-  local v = call('HMGET', pool.meta, 'slots', 'v', 'passed', 'horizon')
+-- Whether there is such a pool. `caller`: whose fence is looked at next.
+function pool.open(caller)
+  local v = call('HMGET', pool.meta, 'slots', 'v', 'passed', 'horizon', 'fence:' .. (caller or ''))
   if not v[1] then return false end
   pool.slots, pool.v = tonumber(v[1]), tonumber(v[2]) or 0
-  pool.passed, pool.horizon = tonumber(v[3]) or 0, tonumber(v[4]) or 0
+  pool.passed, pool.horizon, pool.seen = tonumber(v[3]) or 0, tonumber(v[4]) or 0, caller and (v[5] or '0')
   pool.used = call('SCARD', pool.held_key)
   pool.busy_groups = call('ZCARD', pool.groups)
   return true
@@ -1701,7 +1702,7 @@ end
 
 -- The refusal for callers with an outdated token: a pool remembers the highest fence it has seen from each.
 function pool.refused(name, fence)
-  local seen = tonumber(call('HGET', pool.meta, 'fence:' .. name) or '0')
+  local seen = tonumber(pool.seen or call('HGET', pool.meta, 'fence:' .. name) or '0')
   if tonumber(fence) < seen then
     return redis.error_reply('FENCED ' .. name .. ' shows fence ' .. fence .. ', this pool has seen ' .. format('%d', seen))
   end
@@ -1725,7 +1726,7 @@ function hand.over(keys, first, token)
     local answer = {}
     if #line > 0 then
       pool.begin(line.prefix, run.now)
-      if pool.open() and not pool.refused(shard, fence) then answer = pool.take(line, run.now + 1) end
+      if pool.open(shard) and not pool.refused(shard, fence) then answer = pool.take(line, run.now + 1) end
     end
     for i, offer in ipairs(line) do
       if answer[i] == 'T' then run.has(offer) else left[#left + 1] = offer end
@@ -1848,7 +1849,7 @@ while #entries > 0 do
     cursor = entry[1]
   end
   more = more or inbox.again
-  if more then break end
+  if more or #entries < inbox.PAGE then break end
   entries = inbox.page(cursor)
 end
 if cursor ~= begun then
@@ -1864,5 +1865,8 @@ run.write()
 local function first(name, none)
   return call('ZRANGE', prefix .. name, 0, 0, 'WITHSCORES')[2] or none
 end
-return { inbox.applied, more and 1 or 0, first('timers', '0'), call('ZCARD', prefix .. 'outbox'), run.offer_list(), run.ended,
-  call('SRANDMEMBER', prefix .. 'stops', 100), first('slots', '0'), first('backfill_look', '-1'), first('hooks', '0') }
+-- Most shards have none of these most of the time.
+local rare = call('EXISTS', prefix .. 'outbox', prefix .. 'stops', prefix .. 'backfill_look', prefix .. 'hooks') > 0
+return { inbox.applied, more and 1 or 0, first('timers', '0'), rare and call('ZCARD', prefix .. 'outbox') or 0, run.offer_list(), run.ended,
+  rare and call('SRANDMEMBER', prefix .. 'stops', 100) or {}, first('slots', '0'), rare and first('backfill_look', '-1') or '-1',
+  rare and first('hooks', '0') or '0' }
