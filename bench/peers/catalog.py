@@ -81,7 +81,7 @@ PEERS = [
     Peer("rq", ("rq==2.12.0", "redis==8.1.0"), "real and durable", ("on_rq.py", "work"), 2),
     Peer(
         "celery",
-        ("celery==5.7.0", "redis==8.1.0"),
+        ("celery==5.7.0", "redis==8.1.0", "packaging==25.0"),
         "chords: a layer after the other",
         ("on_celery.py", "work"),
     ),
