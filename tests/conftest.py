@@ -22,6 +22,19 @@ from redsched import embedded
 from .proxy import Proxy
 
 
+LONG = ("faults", "cases", "matrix", "model", "cli")  # folders, the longest first
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that take long come first: then several processes have something to do until the end."""
+
+    def place(item: pytest.Item) -> int:
+        folder = item.path.parent.name
+        return LONG.index(folder) if folder in LONG else len(LONG)
+
+    items.sort(key=place)
+
+
 class Server:
     """A server that a test may kill, stop and start again, on the same port and data."""
 

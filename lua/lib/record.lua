@@ -1,7 +1,7 @@
 -- include: lib/call.lua
 -- A task's field in its run's hash, by task index.
 --   absent            `none`, no upstream has settled yet
---   an integer        `none`; S + 2^14 F + 2^28 K of the upstreams that have settled (so HINCRBY counts)
+--   an integer        `none`; S + 2^14 F + 2^28 K of the upstreams that have settled (so they add up)
 --   <letter><attempt>,<failures>,<losses>,<ready>,<queued>,<started>,<ended>,<worker>
 -- Times are milliseconds since the run was created. A record stays under 64 bytes, else Redis unpacks the whole hash.
 local record = {}

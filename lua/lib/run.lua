@@ -44,7 +44,6 @@ end
 -- A run in memory. `values` is what its tasks' fields are known to hold, `dirty` which of them are to be written, `set` what else
 -- is, `marks` what is to become of the members of its ready set. `payload` is what a worker has to know of the run: version, logical
 -- date, kind, flags, digest of the definition (a DAG that was lost or deleted and made again begins with version 1 anew).
--- (16 fields: with more, Lua's table would take twice the memory.)
 local function new(d, path, id, state, head, left, failed)
   local version, digest, kind, logical, created, flags = match(head, '^(%d+),(%w+),(%a+),(%-?%d*),(%d+),(%a*)$')
   local r = { dag = d, id = id, path = path, key = run.key('run', d.id, id), state = state, head = head,

@@ -22,7 +22,7 @@ local function bulk(command, key, list)
 end
 -- A task's field in its run's hash, by task index.
 --   absent            `none`, no upstream has settled yet
---   an integer        `none`; S + 2^14 F + 2^28 K of the upstreams that have settled (so HINCRBY counts)
+--   an integer        `none`; S + 2^14 F + 2^28 K of the upstreams that have settled (so they add up)
 --   <letter><attempt>,<failures>,<losses>,<ready>,<queued>,<started>,<ended>,<worker>
 -- Times are milliseconds since the run was created. A record stays under 64 bytes, else Redis unpacks the whole hash.
 local record = {}
@@ -291,7 +291,6 @@ end
 -- A run in memory. `values` is what its tasks' fields are known to hold, `dirty` which of them are to be written, `set` what else
 -- is, `marks` what is to become of the members of its ready set. `payload` is what a worker has to know of the run: version, logical
 -- date, kind, flags, digest of the definition (a DAG that was lost or deleted and made again begins with version 1 anew).
--- (16 fields: with more, Lua's table would take twice the memory.)
 local function new(d, path, id, state, head, left, failed)
   local version, digest, kind, logical, created, flags = match(head, '^(%d+),(%w+),(%a+),(%-?%d*),(%d+),(%a*)$')
   local r = { dag = d, id = id, path = path, key = run.key('run', d.id, id), state = state, head = head,
