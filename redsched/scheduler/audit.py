@@ -150,11 +150,14 @@ class Audit:
             if now >= self._pools_at:
                 self._pools, self._pools_at = self.store.pool.names(), now + ROUND_S
             cells |= {f"p:{pool}": ROUND_S for pool in self._pools}
-        return [
-            c
-            for c, every_s in cells.items()
-            if now - self._over.setdefault(c, now - every_s + FIRST_S) >= every_s
-        ]
+        for cell, every_s in cells.items():
+            if cell not in self._over:
+                self._over[cell] = now - every_s + FIRST_S + self._apart(cell, every_s)
+        return [c for c, every_s in cells.items() if now - self._over[c] >= every_s]
+
+    def _apart(self, cell: str, every_s: float) -> float:
+        """Shards in which nothing happens take their first turns spread over a round: a start is no time for all of them."""
+        return 0.0 if every_s == ROUND_S else every_s * int(cell[2:]) / self.store.shards
 
     def _asked(self, cell: str, asked: str) -> Round | None:
         kind, _, name = cell.partition(":")

@@ -114,7 +114,8 @@ class Scheduler:
         elif news := self.wait(0):
             shards = list({*shards, *news})
         if shards:
-            self.audit.happened(shards)
+            # To take a shard over is nothing that happened in it.
+            self.audit.happened(s for s in shards if not self.dispatch.state(s).recover)
             for run in self.dispatch.pump(shards, self.redis_now()):
                 self._note_ended(run)
 
