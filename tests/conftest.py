@@ -21,7 +21,6 @@ from redsched import embedded
 
 from .proxy import Proxy
 
-
 LONG = ("faults", "cases", "matrix", "model", "cli")  # folders, the longest first
 
 
