@@ -19,6 +19,7 @@ PR_SET_PDEATHSIG = 1
 ORPHANED = signal.SIGUSR2
 
 _child = False
+_untold = [ORPHANED]
 
 
 def is_child() -> bool:
@@ -54,7 +55,10 @@ def _ask_kernel() -> bool:
 
 
 def _end(*_: object) -> None:
-    signal.signal(ORPHANED, signal.SIG_IGN)
+    try:
+        _untold.pop()  # in one step, because the next signal may come in the middle of this
+    except IndexError:
+        return
     os.kill(os.getpid(), signal.SIGTERM)
 
 
