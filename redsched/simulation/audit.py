@@ -17,7 +17,7 @@ from redsched.schedule import Schedule
 from redsched.scheduler.calendar import read
 from redsched.simulation.server import Server
 from redsched.states import ENDED, SETTLED
-from redsched.store.codec import RunRecord, TaskRecord, decode_record, run_from_hash
+from redsched.store.codec import RunRecord, TaskRecord, decode_record, offered_of, run_from_hash
 
 READ: Final[dict[bytes, Callable[[bytes], tuple[Any, ...]]]] = {
     b"hash": lambda key: ("HGETALL", key),
@@ -111,9 +111,9 @@ def _pairs(flat: Sequence[bytes]) -> Iterator[tuple[str, str]]:
         yield flat[i].decode(), flat[i + 1].decode(errors="replace")
 
 
-def _member(index: int, attempt: int) -> str:
-    """Of a ready set."""
-    return str(index) if attempt == 1 else f"{index}/{attempt}"
+def _ready(keys: dict[str, Any], name: str) -> set[tuple[int, int]]:
+    """(task index, attempt) of the ready set of a run, `dag/run`."""
+    return set(offered_of(x.encode() for x in keys.get(f"ready:{name.replace('/', ':')}", ())))
 
 
 class Audit:
@@ -213,12 +213,12 @@ class Audit:
         for run, state in states.items():
             if state != "running":
                 continue
-            ready = keys.get(f"ready:{dag}:{run}", set())
+            ready = _ready(keys, f"{dag}/{run}")
             for index, task in _tasks(keys[f"run:{dag}:{run}"]):
                 if task.state in LIVE:
                     live.add(f"{run}/{index}")
                     waits = task.state == "ready" and f"{run}/{index}" in parked
-                    offered = task.state == "ready" and _member(index, task.attempt) in ready
+                    offered = task.state == "ready" and (index, task.attempt) in ready
                     if task.state == "ready":
                         self.expect(
                             waits != offered, f"{dag}/{run}/{index}: ready, parked {waits}, offered {offered}"
@@ -296,13 +296,13 @@ class Audit:
         somewhere: set[str],
     ) -> None:
         reopen = "reopen" in keys[f"run:{name.replace('/', ':')}"]
-        ready = keys.get(f"ready:{name.replace('/', ':')}", set())
+        ready = _ready(keys, name)
         for i, task in enumerate(tasks):
             attempt = f"{name}/{i}/{task.attempt}"
             if task.state == "none" and not reopen:
                 self._waits(f"{name}/{i}", graph, i, record, tasks)
             elif task.state in ("queued", "running"):
-                there = attempt in somewhere or _member(i, task.attempt) in ready or self.lossy
+                there = attempt in somewhere or (i, task.attempt) in ready or self.lossy
                 self.expect(there, f"{attempt} is {task.state}, and nobody has it: it will wait for ever")
             elif task.state == "retrying":
                 self.expect(

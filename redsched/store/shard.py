@@ -162,11 +162,13 @@ class ShardStore:
         pools: Iterable[str] = (),
     ) -> Call:
         """pools: those on the same server, to which what becomes ready is handed over at once."""
-        keys = (*self.keys(shard, "owner", "meta", "inbox", "prefix"), *self._pools(pools))
+        keys = self._owner_keys(shard, pools)
         return "shard/advance", keys, (token, limit, len(taken), *taken, *answered)
 
-    def _pools(self, names: Iterable[str]) -> list[str]:
-        return [self._store.keys.pool(name) for name in names]
+    def _owner_keys(self, shard: int, pools: Iterable[str]) -> tuple[str, ...]:
+        """Of an owner's script that may hand over to these pools (lua/lib/hand.lua)."""
+        handed = (self._store.keys.pool(name) for name in pools)
+        return (*self.keys(shard, "owner", "meta", "inbox", "prefix"), *handed)
 
     @staticmethod
     def advance_answer(reply: Any) -> Advance:
@@ -204,7 +206,7 @@ class ShardStore:
             actions += [f"run:{ms}:{run}" for ms, run in f.runs]
             following = "" if f.following is None else f.following
             args += [f.dag, f.slot, following, f.look, f.overlap, "|".join(actions)]
-        keys = (*self.keys(shard, "owner", "meta", "inbox", "prefix"), *self._pools(pools))
+        keys = self._owner_keys(shard, pools)
         created, offers, ended, look = self._store.scripts.call("shard/fire", keys, token, *args)
         return created, offers_of(offers), ended_of(ended), int(float(look))
 
@@ -254,7 +256,7 @@ class ShardStore:
         """(whether it was done, offers, dates that had a run: (ms, run id, its state))."""
         flat = [x for ms, run in runs for x in (ms, run)]
         args = (due.dag, due.id, due.fields.get("cursor", ""), "" if cursor is None else cursor, look, *flat)
-        keys = (*self.keys(shard, "owner", "meta", "inbox", "prefix"), *self._pools(pools))
+        keys = self._owner_keys(shard, pools)
         word, offers, existing = self._store.scripts.call("shard/backfill_step", keys, token, *args)
         text = [x.decode() for x in existing]
         found = [(int(text[i]), text[i + 1], text[i + 2]) for i in range(0, len(text), 3)]

@@ -71,16 +71,19 @@ function record.first(ready, offered)
   return 'r1,,,' .. ready .. ',,,,'
 end
 
+local function relabel(value, from, to, attempt, queued)
+  local head, rest = match(value, '^' .. from .. '(' .. attempt .. ',%d*,%d*,%d*),%d*(,.*)$')
+  return head and to .. head .. ',' .. queued .. rest
+end
+
 -- Its pool has the attempt.
 function record.queue(value, attempt, queued)
-  local head, rest = match(value, '^r(' .. attempt .. ',%d*,%d*,%d*),%d*(,.*)$')
-  return head and 'q' .. head .. ',' .. queued .. rest
+  return relabel(value, 'r', 'q', attempt, queued)
 end
 
 -- It has not, after all.
 function record.unqueue(value, attempt)
-  local head, rest = match(value, '^q(' .. attempt .. ',%d*,%d*,%d*),%d*(,.*)$')
-  return head and 'r' .. head .. ',' .. rest
+  return relabel(value, 'q', 'r', attempt, '')
 end
 
 local FIRST = '^([rqx])(1,%d*),%d*,(%d*,%d*),'
@@ -275,7 +278,7 @@ function run.begin(prefix, inbox, now, owner)
   look_up()
   run.prefix, run.inbox, run.now, run.owner, run.budget = prefix, inbox, now, owner, 500
   run.dags, run.opened, run.limits, run.touched, run.woken, run.changed, run.moved = {}, {}, {}, {}, {}, {}, {}
-  run.lists, run.over, run.moved_dags = {}, {}, {}
+  run.lists, run.over = {}, {}
   run.offers, run.ended, run.work, run.next_work, run.wanted = {}, {}, {}, 1, {}
 end
 
@@ -455,6 +458,11 @@ local function move(map, key)
   return into ~= nil
 end
 
+-- A ready set has lost members: with none left, its run is not in the outbox.
+local function look_at_outbox(key, path)
+  if call('EXISTS', key) == 0 then call('ZREM', run.prefix .. 'outbox', path) end
+end
+
 local function write_run(r)
   if r.counted then
     run.note(r, 'left', format('%d', r.left))
@@ -473,8 +481,8 @@ local function write_run(r)
   r.marks = {}
   if some then
     call('ZADD', run.prefix .. 'outbox', 'NX', run.now, r.path)
-  elseif call('EXISTS', key) == 0 then
-    call('ZREM', run.prefix .. 'outbox', r.path)
+  else
+    look_at_outbox(key, r.path)
   end
 end
 
@@ -516,14 +524,9 @@ function run.write()
   for r in pairs(run.changed) do write_run(r) end
   write_over()
   write_lists()
-  for d in pairs(run.moved_dags) do
-    move(d.places, d.active_key)
-    d.places = {}
-  end
-  run.moved_dags = {}
-  for l in pairs(run.moved) do
-    move(l.places, l.busy_key)
-    l.places = {}
+  for holder, key in pairs(run.moved) do -- limits and who is busy under them, DAGs and which runs are active
+    move(holder.places, key)
+    holder.places = {}
   end
   run.changed, run.moved = {}, {}
 end
@@ -636,7 +639,7 @@ end
 local function place(l, member, stays)
   l.busy = l.busy + (stays and 1 or -1)
   l.places[member] = stays
-  run.moved[l] = true
+  run.moved[l] = l.busy_key
 end
 
 -- A ready task takes its place under all of its limits and goes into its run's ready set, from which it is offered;
@@ -713,7 +716,7 @@ function run.taken(ids)
     if d then
       local key = run.key('ready', d.id, id)
       bulk('SREM', key, some)
-      if call('EXISTS', key) == 0 then call('ZREM', run.prefix .. 'outbox', path) end
+      look_at_outbox(key, path)
     end
   end
 end
@@ -961,7 +964,7 @@ end
 
 function run.activate(d, id, stays)
   d.active = run.active(d) + (stays and 1 or -1)
-  d.places[id], run.moved_dags[d] = stays, true
+  d.places[id], run.moved[d] = stays, d.active_key
 end
 
 function run.room(d)

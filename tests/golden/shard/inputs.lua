@@ -44,16 +44,19 @@ function record.first(ready, offered)
   return 'r1,,,' .. ready .. ',,,,'
 end
 
+local function relabel(value, from, to, attempt, queued)
+  local head, rest = match(value, '^' .. from .. '(' .. attempt .. ',%d*,%d*,%d*),%d*(,.*)$')
+  return head and to .. head .. ',' .. queued .. rest
+end
+
 -- Its pool has the attempt.
 function record.queue(value, attempt, queued)
-  local head, rest = match(value, '^r(' .. attempt .. ',%d*,%d*,%d*),%d*(,.*)$')
-  return head and 'q' .. head .. ',' .. queued .. rest
+  return relabel(value, 'r', 'q', attempt, queued)
 end
 
 -- It has not, after all.
 function record.unqueue(value, attempt)
-  local head, rest = match(value, '^q(' .. attempt .. ',%d*,%d*,%d*),%d*(,.*)$')
-  return head and 'r' .. head .. ',' .. rest
+  return relabel(value, 'q', 'r', attempt, '')
 end
 
 local FIRST = '^([rqx])(1,%d*),%d*,(%d*,%d*),'
